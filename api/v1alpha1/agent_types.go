@@ -1,0 +1,145 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// AgentSpec says what runs: which prompt, on which models, within which limits.
+type AgentSpec struct {
+	// description says what the agent is for, at most 1024 characters. It is part of the prompt.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Description string `json:"description,omitempty"`
+
+	// promptProfileRef names the PromptProfile that says what the prompt says.
+	// +required
+	PromptProfileRef ObjectReference `json:"promptProfileRef"`
+
+	// models is the chain of models, 1 to 8: the first that can serve, serves. The next one takes over when a model
+	// could not be reached within its retries, or refused the credentials or the request.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	Models []ModelReference `json:"models"`
+
+	// instructions of the agent itself, after those of the profile, at most 65536 characters. They may use the same
+	// templates as the profile's.
+	// +optional
+	// +kubebuilder:validation:MaxLength=65536
+	Instructions string `json:"instructions,omitempty"`
+
+	// limits of each Turn of this agent. A Turn may lower them, never raise them.
+	// +optional
+	Limits *Limits `json:"limits,omitempty"`
+
+	// timeZone of the dates in prompts, as an IANA name such as Europe/Berlin. Default UTC.
+	// +optional
+	// +kubebuilder:default=UTC
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9_+/-]*$`
+	TimeZone string `json:"timeZone,omitempty"`
+
+	// decisionKey is the key of the decision record of each Turn, at most 128 letters, digits, '.', '_' and '-'.
+	// Default support.chat.turn.
+	// +optional
+	// +kubebuilder:default=support.chat.turn
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._-]+$`
+	DecisionKey string `json:"decisionKey,omitempty"`
+
+	// maxParallelTurns is how many Turns of this agent run at once, from 1 to 10000; the others wait as Queued. Without
+	// it, only the manager's own limit holds.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	MaxParallelTurns *int32 `json:"maxParallelTurns,omitempty"`
+}
+
+// ModelReference is one model of the chain.
+type ModelReference struct {
+	// providerRef names the ModelProvider that serves the model.
+	// +required
+	ProviderRef ObjectReference `json:"providerRef"`
+
+	// model is the name of the model as the provider knows it, 1 to 256 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Model string `json:"model"`
+
+	// parameters of the requests to this model.
+	// +optional
+	Parameters *ModelParameters `json:"parameters,omitempty"`
+}
+
+// ModelParameters shape the answers of a model. What is not given is left to the provider.
+// +kubebuilder:validation:MinProperties=1
+type ModelParameters struct {
+	// temperature is the randomness of the answer, a decimal from "0" to "2".
+	// +optional
+	// +kubebuilder:validation:MaxLength=8
+	// +kubebuilder:validation:Pattern=`^([01](\.[0-9]{1,6})?|2(\.0{1,6})?)$`
+	Temperature *string `json:"temperature,omitempty"`
+
+	// maxOutputTokens caps the answer, in tokens, from 1 to 1000000. An answer that reaches it is cut off, and the Turn
+	// ends with reason OutputInvalid.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	MaxOutputTokens *int32 `json:"maxOutputTokens,omitempty"`
+}
+
+// AgentStatus is whether the agent can run Turns, and if not, why.
+type AgentStatus struct {
+	// observedGeneration is the generation of the spec that this status speaks of.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions of the agent: ProfileResolved, ModelsResolved, and Ready, which is True when the others are.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// promptRenderHash is the SHA-256, in hexadecimal, of the stable part of this agent's prompt for the first model of
+	// its chain, with the profile's defaults. A Turn without parameters on that model reports the same.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	PromptRenderHash string `json:"promptRenderHash,omitempty"`
+}
+
+// Agent is what runs: a prompt, a chain of models and limits. Each of its runs is a Turn.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=ag,categories=capstan
+// +kubebuilder:printcolumn:name="Profile",type=string,JSONPath=`.spec.promptProfileRef.name`
+// +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.spec.models[0].model`
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Hash",type=string,priority=1,JSONPath=`.status.promptRenderHash`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Agent struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec is the agent as it should run.
+	// +required
+	Spec AgentSpec `json:"spec"`
+
+	// status is whether the agent can run Turns.
+	// +optional
+	Status AgentStatus `json:"status,omitzero"`
+}
+
+// AgentList is a list of Agents.
+// +kubebuilder:object:root=true
+type AgentList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []Agent `json:"items"`
+}

@@ -1,0 +1,135 @@
+package v1alpha1
+
+// Conditions of every kind but Turn.
+const (
+	// ConditionReady is the main condition of Agent, PromptProfile and ModelProvider.
+	ConditionReady = "Ready"
+
+	// ReasonReady surfaces when the object can be used.
+	ReasonReady = "Ready"
+)
+
+// Conditions that any kind may have, as kstatus defines them (Flux, Argo CD and kubectl wait read them).
+const (
+	// ConditionReconciling is True while work on the object is under way, and absent otherwise.
+	ConditionReconciling = "Reconciling"
+	// ConditionStalled is True when the object has failed and will not go on by itself, and absent otherwise.
+	ConditionStalled = "Stalled"
+)
+
+// Reasons of a ModelProvider's Ready condition.
+const (
+	// ReasonSecretNotFound surfaces when a Secret that the provider names does not exist, or lacks the key.
+	ReasonSecretNotFound = "SecretNotFound"
+	// ReasonCredentialsRejected surfaces when the endpoint refused the credentials (HTTP 401 or 403).
+	ReasonCredentialsRejected = "CredentialsRejected"
+	// ReasonEndpointUnreachable surfaces when the endpoint could not be reached, or answered with a server error.
+	// Agents stay Ready then: each Turn tries for itself, with its retries and its chain.
+	ReasonEndpointUnreachable = "EndpointUnreachable"
+)
+
+// Reasons of a PromptProfile's Ready condition.
+const (
+	// ReasonRenderFailed surfaces when a text of the profile cannot be rendered; the message has its field and line.
+	ReasonRenderFailed = "RenderFailed"
+)
+
+// Conditions and reasons of an Agent.
+const (
+	// ConditionProfileResolved is True when the agent's PromptProfile is there and Ready, and the agent's own
+	// instructions render with it.
+	ConditionProfileResolved = "ProfileResolved"
+	// ConditionModelsResolved is True when all ModelProviders of the agent's chain are there and have usable credentials.
+	ConditionModelsResolved = "ModelsResolved"
+
+	// ReasonResolved surfaces on ProfileResolved and ModelsResolved when all is there.
+	ReasonResolved = "Resolved"
+	// ReasonProfileNotFound surfaces when the PromptProfile does not exist.
+	ReasonProfileNotFound = "ProfileNotFound"
+	// ReasonProfileNotReady surfaces when the PromptProfile is not Ready, or not yet looked at.
+	ReasonProfileNotReady = "ProfileNotReady"
+	// ReasonInvalidInstructions surfaces when the agent's own instructions do not render.
+	ReasonInvalidInstructions = "InvalidInstructions"
+	// ReasonInvalidTimeZone surfaces when the agent's time zone is unknown.
+	ReasonInvalidTimeZone = "InvalidTimeZone"
+	// ReasonProviderNotFound surfaces when a ModelProvider of the chain does not exist.
+	ReasonProviderNotFound = "ProviderNotFound"
+	// ReasonProviderNotReady surfaces when a ModelProvider of the chain lacks usable credentials, or was not yet looked at.
+	ReasonProviderNotReady = "ProviderNotReady"
+)
+
+// Conditions of a Turn.
+const (
+	// ConditionSucceeded is the main condition of a Turn: Unknown until the end, then True or False for ever.
+	ConditionSucceeded = "Succeeded"
+	// ConditionPrepared says whether the prompt was made.
+	ConditionPrepared = "Prepared"
+	// ConditionExecuted says whether the model gave a usable answer.
+	ConditionExecuted = "Executed"
+	// ConditionFinalized says whether the record of the Turn is whole.
+	ConditionFinalized = "Finalized"
+)
+
+// Reasons of Succeeded=Unknown.
+const (
+	// TurnReasonPending surfaces when no executor has taken the Turn yet; the message says what it waits for.
+	TurnReasonPending = "Pending"
+	// TurnReasonWaitingForAgent surfaces when the Agent does not exist or is not Ready.
+	TurnReasonWaitingForAgent = "WaitingForAgent"
+	// TurnReasonQueued surfaces when as many Turns run already as the Agent or the executor allows.
+	TurnReasonQueued = "Queued"
+	// TurnReasonRunning surfaces when the Turn is bound to an executor.
+	TurnReasonRunning = "Running"
+	// TurnReasonSuspended surfaces when desiredState is Suspended and the run has stopped.
+	TurnReasonSuspended = "Suspended"
+)
+
+// Reasons of Succeeded=True.
+const (
+	// TurnReasonCompleted surfaces when the model answered.
+	TurnReasonCompleted = "Completed"
+	// TurnReasonPrepared surfaces when the prompt of a PrepareOnly Turn was made.
+	TurnReasonPrepared = "Prepared"
+)
+
+// Reasons of Succeeded=False.
+const (
+	// TurnReasonInvalidSpec surfaces when the spec passed the schema and still cannot be worked on.
+	TurnReasonInvalidSpec = "InvalidSpec"
+	// TurnReasonPreparationFailed surfaces when the prompt could not be made, as for a required parameter that is missing.
+	TurnReasonPreparationFailed = "PreparationFailed"
+	// TurnReasonModelFailed surfaces when no model of the chain gave a usable answer.
+	TurnReasonModelFailed = "ModelFailed"
+	// TurnReasonDeadlineExceeded surfaces when the time of the Turn, or its time to start, was over.
+	TurnReasonDeadlineExceeded = "DeadlineExceeded"
+	// TurnReasonContextLimitExceeded surfaces when the prompt is longer than the model's context window.
+	TurnReasonContextLimitExceeded = "ContextLimitExceeded"
+	// TurnReasonOutputInvalid surfaces when the model's answer was cut off at a limit of its length.
+	TurnReasonOutputInvalid = "OutputInvalid"
+	// TurnReasonPolicyViolated surfaces when the provider's content filter withheld the answer.
+	TurnReasonPolicyViolated = "PolicyViolated"
+	// TurnReasonCancelled surfaces when desiredState became Cancelled before the end.
+	TurnReasonCancelled = "Cancelled"
+)
+
+// Reasons of a Turn's other conditions, beside the terminal reason of Succeeded.
+const (
+	// TurnReasonFinalized surfaces on Finalized when the record is whole.
+	TurnReasonFinalized = "Finalized"
+	// TurnReasonPartiallyFinalized surfaces on Finalized when a step of the record failed; the message names it.
+	TurnReasonPartiallyFinalized = "PartiallyFinalized"
+)
+
+// Reasons of Events about Turns.
+const (
+	// EventSucceeded is emitted when a Turn has ended well.
+	EventSucceeded = "Succeeded"
+	// EventFailed is emitted when a Turn has ended otherwise.
+	EventFailed = "Failed"
+	// EventCancelled is emitted when a Turn was cancelled.
+	EventCancelled = "Cancelled"
+	// EventFallbackUsed is emitted when not the first model of the chain served.
+	EventFallbackUsed = "FallbackUsed"
+	// EventResumed is emitted when a Turn was taken up again from what its journal held.
+	EventResumed = "Resumed"
+)

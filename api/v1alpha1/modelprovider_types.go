@@ -1,0 +1,232 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// ProviderType is the wire protocol of an endpoint.
+// +kubebuilder:validation:Enum=OpenAI
+type ProviderType string
+
+// ProviderTypeOpenAI is OpenAI's chat-completions protocol, and all servers that speak it.
+const ProviderTypeOpenAI ProviderType = "OpenAI"
+
+// ModelProviderSpec says where models are served, with which credentials, and what they cost.
+type ModelProviderSpec struct {
+	// type is the protocol the endpoint speaks. OpenAI: chat completions over HTTP, as OpenAI and most servers of
+	// open models offer them.
+	// +required
+	Type ProviderType `json:"type"`
+
+	// baseURL of the endpoint, an http or https URL up to and including its version path, such as
+	// https://llm.internal/v1. It holds no credentials.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != ''",message="baseURL must be an http or https URL with a host, such as https://llm.internal/v1"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('@') && !self.contains('?') && !self.contains('#')",message="baseURL must not hold credentials, a query or a fragment: use credentialsRef for a key"
+	BaseURL string `json:"baseURL"`
+
+	// credentialsRef names the Secret key that holds the API key, sent as a bearer token. Leave it out for an endpoint
+	// that asks for none.
+	// +optional
+	CredentialsRef *SecretKeyReference `json:"credentialsRef,omitempty"`
+
+	// headers are sent with every request to the endpoint, at most 16; they cannot replace Authorization.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(h, self.exists_one(other, other.name.lowerAscii() == h.name.lowerAscii()))",message="headers must not repeat a name: upper and lower case are the same in HTTP"
+	Headers []Header `json:"headers,omitempty"`
+
+	// models the endpoint serves that Capstan should know the prices of, at most 64. A model that is not listed can be
+	// used too; its Turns then have no cost.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Models []Model `json:"models,omitempty"`
+
+	// retry says how requests that failed for a passing reason (rate limit, overload, time-out, network, malformed
+	// reply) are tried again, always within the Turn's deadline.
+	// +optional
+	// +kubebuilder:default={}
+	Retry RetryPolicy `json:"retry,omitzero"`
+
+	// timeouts of one request to the endpoint.
+	// +optional
+	// +kubebuilder:default={}
+	Timeouts ProviderTimeouts `json:"timeouts,omitzero"`
+}
+
+// Header is an HTTP header with a value given here or in a Secret.
+// +kubebuilder:validation:XValidation:rule="has(self.value) != has(self.valueFrom)",message="exactly one of value and valueFrom must be given"
+type Header struct {
+	// name of the header, 1 to 128 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9!#$%&'*+.^_|~-]+$`
+	// +kubebuilder:validation:XValidation:rule="!(self.lowerAscii() in ['authorization', 'host', 'content-length', 'content-type', 'transfer-encoding', 'connection'])",message="name must not be authorization (use credentialsRef), host, content-length, content-type, transfer-encoding or connection"
+	Name string `json:"name"`
+
+	// value of the header, at most 4096 printable characters. Put a secret into valueFrom instead.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:Pattern=`^[\t\x20-\x7e]*$`
+	Value *string `json:"value,omitempty"`
+
+	// valueFrom takes the value from a Secret.
+	// +optional
+	ValueFrom *HeaderSource `json:"valueFrom,omitempty"`
+}
+
+// HeaderSource is where the value of a header comes from.
+type HeaderSource struct {
+	// secretKeyRef names the Secret key that holds the value.
+	// +required
+	SecretKeyRef SecretKeyReference `json:"secretKeyRef"`
+}
+
+// Model describes one model of an endpoint.
+type Model struct {
+	// name of the model as the endpoint knows it, 1 to 256 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Name string `json:"name"`
+
+	// pricing turns the tokens of a Turn into its cost. Without it, the Turns of this model have no cost.
+	// +optional
+	Pricing *Pricing `json:"pricing,omitempty"`
+}
+
+// Pricing is what a million tokens of a model cost.
+type Pricing struct {
+	// currency of the prices, as an ISO 4217 code. Default USD.
+	// +optional
+	// +kubebuilder:default=USD
+	// +kubebuilder:validation:MaxLength=3
+	// +kubebuilder:validation:Pattern=`^[A-Z]{3}$`
+	Currency string `json:"currency,omitempty"`
+
+	// inputPerMillion is the price of a million input tokens that were not read from a cache, as a decimal.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,9})?$`
+	InputPerMillion string `json:"inputPerMillion"`
+
+	// outputPerMillion is the price of a million output tokens, reasoning included, as a decimal.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,9})?$`
+	OutputPerMillion string `json:"outputPerMillion"`
+
+	// cacheReadPerMillion is the price of a million input tokens that were read from the provider's cache, as a
+	// decimal. Where it is absent they cost inputPerMillion.
+	// +optional
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,9})?$`
+	CacheReadPerMillion *string `json:"cacheReadPerMillion,omitempty"`
+}
+
+// RetryPolicy bounds how often and how fast a request is tried again. Waits grow exponentially from
+// initialBackoffMilliseconds to maxBackoffSeconds, with jitter; a Retry-After of the endpoint goes before them.
+// +kubebuilder:validation:XValidation:rule="!has(self.initialBackoffMilliseconds) || !has(self.maxBackoffSeconds) || self.initialBackoffMilliseconds <= self.maxBackoffSeconds * 1000",message="initialBackoffMilliseconds must be at most maxBackoffSeconds",fieldPath=".initialBackoffMilliseconds"
+type RetryPolicy struct {
+	// maxAttempts is how often one request is sent in all, from 1 (never again) to 10. Default 4.
+	// +optional
+	// +kubebuilder:default=4
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10
+	MaxAttempts int32 `json:"maxAttempts,omitempty"`
+
+	// initialBackoffMilliseconds is the wait before the second attempt, from 10 to 60000. Default 500.
+	// +optional
+	// +kubebuilder:default=500
+	// +kubebuilder:validation:Minimum=10
+	// +kubebuilder:validation:Maximum=60000
+	InitialBackoffMilliseconds int32 `json:"initialBackoffMilliseconds,omitempty"`
+
+	// maxBackoffSeconds is the longest wait between two attempts, from 1 to 300. Default 20.
+	// +optional
+	// +kubebuilder:default=20
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=300
+	MaxBackoffSeconds int32 `json:"maxBackoffSeconds,omitempty"`
+}
+
+// ProviderTimeouts bound one request. Answers are streamed, so there is no total time-out but the Turn's.
+type ProviderTimeouts struct {
+	// connectSeconds is the time to connect to the endpoint, TLS included, from 1 to 60. Default 5.
+	// +optional
+	// +kubebuilder:default=5
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=60
+	ConnectSeconds int32 `json:"connectSeconds,omitempty"`
+
+	// idleSeconds is how long the endpoint may send no byte, from 1 to 600. Default 60.
+	// +optional
+	// +kubebuilder:default=60
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=600
+	IdleSeconds int32 `json:"idleSeconds,omitempty"`
+}
+
+// ModelProviderStatus is what Capstan last found out about an endpoint.
+type ModelProviderStatus struct {
+	// observedGeneration is the generation of the spec that this status speaks of.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions of the provider. Ready is True when its Secrets are there and the endpoint answered the last probe.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ModelProvider is an endpoint that serves models: its protocol, address, credentials and prices.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=mp,categories=capstan
+// +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.spec.type`
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="URL",type=string,priority=1,JSONPath=`.spec.baseURL`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type ModelProvider struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec is the endpoint as it should be used.
+	// +required
+	Spec ModelProviderSpec `json:"spec"`
+
+	// status is what Capstan last found out about the endpoint.
+	// +optional
+	Status ModelProviderStatus `json:"status,omitzero"`
+}
+
+// ModelProviderList is a list of ModelProviders.
+// +kubebuilder:object:root=true
+type ModelProviderList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []ModelProvider `json:"items"`
+}
+
+// Model returns the description of a model by its name, nil where the provider does not list it.
+func (p *ModelProvider) Model(name string) *Model {
+	for i := range p.Spec.Models {
+		if p.Spec.Models[i].Name == name {
+			return &p.Spec.Models[i]
+		}
+	}
+	return nil
+}

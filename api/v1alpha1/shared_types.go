@@ -1,0 +1,56 @@
+package v1alpha1
+
+// ObjectReference names an object of a known kind in the same namespace.
+type ObjectReference struct {
+	// name of the object, in the namespace of the object that holds this reference.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be a lower-case DNS name: letters, digits, '-' and '.', starting and ending with a letter or digit"
+	Name string `json:"name"`
+}
+
+// SecretKeyReference names one key of a Secret in the same namespace.
+type SecretKeyReference struct {
+	// name of the Secret.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be a lower-case DNS name: letters, digits, '-' and '.', starting and ending with a letter or digit"
+	Name string `json:"name"`
+
+	// key within the Secret's data whose value is used, without surrounding white space.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
+	Key string `json:"key"`
+}
+
+// Limits bound a Turn. They come from the Turn, its Agent and the manager's flags; the lowest of each wins,
+// so a Turn may lower a limit of its Agent and never raise it.
+// +kubebuilder:validation:MinProperties=1
+type Limits struct {
+	// timeoutSeconds is the wall time of the whole Turn, in seconds, from status.startTime; restarts do not
+	// extend it. From 1 to 86400; 60 where neither Turn nor Agent gives one.
+	// A Turn that reaches it ends with reason DeadlineExceeded.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=86400
+	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
+
+	// startingDeadlineSeconds is how long the Turn may wait to start (for its Agent, or for a free place), in
+	// seconds, from its creation or from the end of a suspension. From 1 to 604800; 3600 where neither Turn nor
+	// Agent gives one. A Turn that waits longer ends with reason DeadlineExceeded.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=604800
+	StartingDeadlineSeconds *int32 `json:"startingDeadlineSeconds,omitempty"`
+}
+
+const (
+	// DefaultTimeoutSeconds is the wall time of a Turn where neither it nor its Agent gives one.
+	DefaultTimeoutSeconds int32 = 60
+	// DefaultStartingDeadlineSeconds is how long a Turn waits to start where neither it nor its Agent says.
+	DefaultStartingDeadlineSeconds int32 = 3600
+)

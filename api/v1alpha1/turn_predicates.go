@@ -1,0 +1,89 @@
+package v1alpha1
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// IsFinished reports whether the Turn has ended, well or not. A finished Turn stays finished.
+func (t *Turn) IsFinished() bool {
+	c := t.succeeded()
+	return c != nil && c.Status != metav1.ConditionUnknown
+}
+
+// StateReason returns the reason of the main condition, empty for a Turn that nobody has looked at.
+func (t *Turn) StateReason() string {
+	if c := t.succeeded(); c != nil {
+		return c.Reason
+	}
+	return ""
+}
+
+// BoundTo returns the name of the executor the Turn is bound to, empty if it is bound to none or has finished.
+func (t *Turn) BoundTo() string {
+	if t.Status.Executor == nil || t.IsFinished() {
+		return ""
+	}
+	return t.Status.Executor.Name
+}
+
+// Epoch returns the epoch of the newest binding, 0 for a Turn that was never bound.
+func (t *Turn) Epoch() int64 {
+	if t.Status.Executor == nil {
+		return 0
+	}
+	return t.Status.Executor.Epoch
+}
+
+// WaitingSince returns when the Turn began to wait for its start: its creation, or the end of its last suspension.
+func (t *Turn) WaitingSince() time.Time {
+	if c := meta.FindStatusCondition(t.Status.Conditions, ConditionReconciling); c != nil {
+		return c.LastTransitionTime.Time
+	}
+	return t.CreationTimestamp.Time
+}
+
+// ExpiryTime returns when a finished Turn is to be deleted; ok is false for one that is kept or has not finished.
+func (t *Turn) ExpiryTime() (expiry time.Time, ok bool) {
+	if !t.IsFinished() || t.Spec.TTLSecondsAfterFinished == nil {
+		return time.Time{}, false
+	}
+	end := t.succeeded().LastTransitionTime.Time
+	if t.Status.CompletionTime != nil {
+		end = t.Status.CompletionTime.Time
+	}
+	return end.Add(time.Duration(*t.Spec.TTLSecondsAfterFinished) * time.Second), true
+}
+
+func (t *Turn) succeeded() *metav1.Condition {
+	return meta.FindStatusCondition(t.Status.Conditions, ConditionSucceeded)
+}
+
+// Timeout returns the wall time of a Turn of these limits: the lowest that is given, else DefaultTimeoutSeconds.
+func Timeout(limits ...*Limits) time.Duration {
+	return lowest(DefaultTimeoutSeconds, func(l *Limits) *int32 { return l.TimeoutSeconds }, limits)
+}
+
+// StartingDeadline returns how long a Turn of these limits may wait to start: the lowest that is given, else
+// DefaultStartingDeadlineSeconds.
+func StartingDeadline(limits ...*Limits) time.Duration {
+	return lowest(DefaultStartingDeadlineSeconds, func(l *Limits) *int32 { return l.StartingDeadlineSeconds }, limits)
+}
+
+func lowest(otherwise int32, of func(*Limits) *int32, limits []*Limits) time.Duration {
+	var found *int32
+	for _, l := range limits {
+		if l == nil {
+			continue
+		}
+		if v := of(l); v != nil && (found == nil || *v < *found) {
+			found = v
+		}
+	}
+	if found == nil {
+		found = &otherwise
+	}
+	return time.Duration(*found) * time.Second
+}
