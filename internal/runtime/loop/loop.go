@@ -1,0 +1,215 @@
+// Package loop asks the models of a chain until one gives a usable answer, within the limits of the Turn. There are no
+// tools yet, so a run is one step: one model reply, bought once and journalled before anything follows from it.
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+)
+
+// ErrInterrupted is returned when a run stopped at a safe point because it was asked to. The journal holds what there is.
+var ErrInterrupted = errors.New("interrupted at a safe point")
+
+// Candidate is one model of a chain.
+type Candidate struct {
+	// ProviderName and Model name the candidate; the pair need not be unique in a chain.
+	ProviderName, Model string
+	// Parameters of its requests.
+	Parameters model.Parameters
+	// Retry bounds its requests.
+	Retry Retry
+	// Provider sends them.
+	Provider model.Provider
+}
+
+// Retry bounds the requests to one candidate.
+type Retry struct {
+	// MaxAttempts in all, at least 1.
+	MaxAttempts int
+	// InitialBackoff before the second attempt, and MaxBackoff between any two.
+	InitialBackoff, MaxBackoff time.Duration
+}
+
+// Input of a run.
+type Input struct {
+	// Chain of models, at least one.
+	Chain []Candidate
+	// Prepare freezes the messages for a candidate of the chain and journals them. It is called once for each candidate
+	// that is tried, and may return what an earlier run froze.
+	Prepare func(ctx context.Context, c Candidate) (*prepare.Prepared, error)
+	// Start is the place in the chain to begin at.
+	Start int
+	// Interrupt is closed to ask the run to stop at the next safe point; nil never asks.
+	Interrupt <-chan struct{}
+	// Log is the Turn's journal.
+	Log *journal.Log
+}
+
+// Attempt is a failed request, as the journal keeps it.
+type Attempt struct {
+	Provider   string          `json:"provider"`
+	Model      string          `json:"model"`
+	Kind       model.ErrorKind `json:"kind"`
+	Message    string          `json:"message"`
+	Usage      model.Usage     `json:"usage"`
+	DurationMS int64           `json:"durationMilliseconds"`
+	Retry      bool            `json:"retry,omitempty"` // it repeated a failed request
+}
+
+// Step is a reply, as the journal keeps it.
+type Step struct {
+	Step       int         `json:"step"`
+	Provider   string      `json:"provider"`
+	Model      string      `json:"model"`
+	Reply      model.Reply `json:"reply"`
+	DurationMS int64       `json:"durationMilliseconds"`
+	Retry      bool        `json:"retry,omitempty"` // it repeated a failed request
+}
+
+// Error is a chain of which no model gave a usable answer.
+type Error struct {
+	// Kind of the last failure.
+	Kind model.ErrorKind
+	// Message for people: each candidate's last failure.
+	Message string
+}
+
+// Error returns the message.
+func (e *Error) Error() string { return e.Message }
+
+// Run asks for one answer and journals it. It returns ErrInterrupted, the cause of a context that ended, an error of the
+// journal or of Prepare as it is, or an *Error.
+func Run(ctx context.Context, in Input) (*Step, error) {
+	var failures []*model.Error
+	var names []string
+	for i := in.Start; i < len(in.Chain); i++ {
+		c := in.Chain[i]
+		prepared, err := in.Prepare(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		step, err := in.ask(ctx, c, prepared)
+		if err == nil {
+			return step, nil
+		}
+		failure, ok := errors.AsType[*model.Error](err)
+		if !ok {
+			return nil, err
+		}
+		failures, names = append(failures, failure), append(names, c.ProviderName+"/"+c.Model)
+		if !failure.Kind.FallsBack() {
+			break
+		}
+	}
+	return nil, chainError(failures, names)
+}
+
+func chainError(failures []*model.Error, names []string) *Error {
+	last := failures[len(failures)-1]
+	if len(failures) == 1 {
+		return &Error{Kind: last.Kind, Message: last.Message}
+	}
+	parts := []string{fmt.Sprintf("none of the %d models that were tried answered", len(failures))}
+	for i, f := range failures {
+		parts = append(parts, names[i]+": "+f.Message)
+	}
+	return &Error{Kind: last.Kind, Message: strings.Join(parts, "; ")}
+}
+
+// ask sends one request to one candidate, again where that may help. The error of a candidate that gave up is a
+// *model.Error.
+func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Step, error) {
+	request := model.Request{Model: c.Model, Messages: p.Messages, Parameters: c.Parameters}
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
+	for attempt := 1; ; attempt++ {
+		if err := in.safePoint(ctx); err != nil {
+			return nil, err
+		}
+		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+		reply, err := c.Provider.Generate(ctx, request)
+		took := time.Since(begin).Milliseconds()
+		if err == nil {
+			return in.keep(ctx, Step{
+				Step: 1, Provider: c.ProviderName, Model: c.Model, Reply: reply, DurationMS: took, Retry: attempt > 1,
+			})
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		failure := model.AsError(err)
+		if err := in.Log.Append(ctx, journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
+			Provider: c.ProviderName, Model: c.Model, Kind: failure.Kind, Message: failure.Message,
+			Usage: failure.Usage, DurationMS: took, Retry: attempt > 1,
+		}}); err != nil {
+			return nil, err
+		}
+		if !failure.Kind.Retryable() {
+			return nil, failure
+		}
+		if attempt >= c.Retry.MaxAttempts {
+			return nil, exhausted(failure, attempt)
+		}
+		if err := in.pause(ctx, failure, max(wait.NextBackOff(), failure.RetryAfter)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func exhausted(failure *model.Error, attempts int) *model.Error {
+	if attempts == 1 {
+		return failure
+	}
+	e := *failure
+	e.Message = fmt.Sprintf("%s (%d attempts)", failure.Message, attempts)
+	return &e
+}
+
+// keep journals a reply. From here on it is never bought again.
+func (in Input) keep(ctx context.Context, s Step) (*Step, error) {
+	if err := in.Log.Append(ctx, journal.Record{Kind: journal.ModelReplied, Payload: s}); err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+// safePoint returns why the run must stop here, if it must.
+func (in Input) safePoint(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	select {
+	case <-in.Interrupt:
+		return ErrInterrupted
+	default:
+		return nil
+	}
+}
+
+// pause waits before the next attempt. A wait that would end after the Turn is not begun.
+func (in Input) pause(ctx context.Context, failure *model.Error, wait time.Duration) error {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= wait {
+		e := *failure
+		e.Message = fmt.Sprintf("%s (the next attempt in %s would be after the turn's deadline)", failure.Message, wait.Round(time.Second))
+		return &e
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-in.Interrupt:
+		return ErrInterrupted
+	}
+}

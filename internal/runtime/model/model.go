@@ -1,0 +1,97 @@
+// Package model is the engine's view of a language model: messages in, one reply or one classified error out.
+// Adapters for real providers implement Provider and live outside internal/runtime.
+package model
+
+import "context"
+
+// Provider sends one request to one endpoint.
+//
+// Generate returns the whole reply, or an *Error that says what kind of failure it was, with the usage the endpoint
+// reported if it reported any. It stops promptly when ctx ends, returns then an *Error of kind Cancelled or Timeout,
+// and leaves nothing running behind. It never retries: the loop does. It is safe for concurrent use.
+type Provider interface {
+	Generate(ctx context.Context, req Request) (Reply, error)
+}
+
+// Role is who a message speaks for.
+type Role string
+
+// The roles of messages.
+const (
+	RoleSystem    Role = "system"
+	RoleUser      Role = "user"
+	RoleAssistant Role = "assistant"
+)
+
+// Message is one message of a request.
+type Message struct {
+	// Role of the message.
+	Role Role `json:"role"`
+	// Name says what the message holds, such as system_prompt or context_pack.
+	Name string `json:"name"`
+	// Content of the message.
+	Content string `json:"content"`
+	// StableChars is the number of leading code points that are the same for every Turn of the same agent and profile;
+	// a provider that caches by marker sets its marker there. It is 0 on all messages but the system prompt.
+	StableChars int `json:"stableChars,omitempty"`
+}
+
+// Parameters shape a reply. What is nil is left to the provider.
+type Parameters struct {
+	// Temperature from 0 to 2.
+	Temperature *float64 `json:"temperature,omitempty"`
+	// MaxOutputTokens caps the reply; at least 1.
+	MaxOutputTokens *int `json:"maxOutputTokens,omitempty"`
+}
+
+// Request is what a model is asked.
+type Request struct {
+	// Model is the name of the model as the endpoint knows it.
+	Model string
+	// Messages in order; the first is the system prompt.
+	Messages []Message
+	// Parameters of the reply.
+	Parameters Parameters
+}
+
+// FinishReason is why a model stopped.
+type FinishReason string
+
+const (
+	// FinishStop means that the model was done.
+	FinishStop FinishReason = "stop"
+	// FinishLength means that the reply reached a limit of its length and is cut off.
+	FinishLength FinishReason = "length"
+)
+
+// Reply is what a model answered. A provider returns a reply only if the endpoint said that it was finished.
+type Reply struct {
+	// Text of the answer; never blank when FinishReason is FinishStop.
+	Text string `json:"text"`
+	// FinishReason is why the model stopped.
+	FinishReason FinishReason `json:"finishReason"`
+	// Usage as the endpoint reported it; zero where it reported none.
+	Usage Usage `json:"usage"`
+}
+
+// Usage counts tokens.
+type Usage struct {
+	// InputTokens of the request, cached ones included.
+	InputTokens int64 `json:"inputTokens"`
+	// OutputTokens of the reply, reasoning included.
+	OutputTokens int64 `json:"outputTokens"`
+	// ReasoningTokens is the part of OutputTokens spent on reasoning.
+	ReasoningTokens int64 `json:"reasoningTokens,omitempty"`
+	// CacheReadTokens is the part of InputTokens read from the provider's cache.
+	CacheReadTokens int64 `json:"cacheReadTokens,omitempty"`
+}
+
+// Add returns the sum of two usages.
+func (u Usage) Add(o Usage) Usage {
+	return Usage{
+		InputTokens:     u.InputTokens + o.InputTokens,
+		OutputTokens:    u.OutputTokens + o.OutputTokens,
+		ReasoningTokens: u.ReasoningTokens + o.ReasoningTokens,
+		CacheReadTokens: u.CacheReadTokens + o.CacheReadTokens,
+	}
+}

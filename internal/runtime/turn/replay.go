@@ -1,0 +1,81 @@
+package turn
+
+import (
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+)
+
+// past is what the journal of a Turn says has happened.
+type past struct {
+	// seen is true if it says anything.
+	seen bool
+	// prepared is the newest preparation.
+	prepared *prepare.Prepared
+	// attempts are the requests that failed.
+	attempts []loop.Attempt
+	// step is the reply that was bought.
+	step *loop.Step
+	// result is the end.
+	result *Result
+}
+
+func replay(log *journal.Log) (past, error) {
+	var p past
+	var err error
+	if p.prepared, err = last[prepare.Prepared](log, journal.Prepared); err != nil {
+		return p, err
+	}
+	if p.attempts, err = journal.All[loop.Attempt](log, journal.ModelFailed); err != nil {
+		return p, err
+	}
+	if p.step, err = last[loop.Step](log, journal.ModelReplied); err != nil {
+		return p, err
+	}
+	if p.result, err = last[Result](log, journal.Finalized); err != nil {
+		return p, err
+	}
+	p.seen = p.prepared != nil || len(p.attempts) > 0 || p.step != nil || p.result != nil
+	return p, nil
+}
+
+func last[T any](log *journal.Log, kind journal.Kind) (*T, error) {
+	v, ok, err := journal.Last[T](log, kind)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return &v, nil
+}
+
+func (p past) counts() Counts {
+	c := Counts{ModelRequests: len(p.attempts)}
+	for _, a := range p.attempts {
+		if a.Retry {
+			c.ModelRetries++
+		}
+	}
+	if p.step != nil {
+		c.Steps = 1
+		c.ModelRequests++
+		if p.step.Retry {
+			c.ModelRetries++
+		}
+	}
+	return c
+}
+
+// promptRendered is the journal's entry for a prompt that was made.
+type promptRendered struct {
+	prepare.Revision
+	RenderHash  string   `json:"renderHash"`
+	PromptHash  string   `json:"promptHash"`
+	ContextHash string   `json:"contextHash"`
+	Variables   []string `json:"variables,omitempty"`
+}
+
+func rendered(p *prepare.Prepared) promptRendered {
+	return promptRendered{
+		Revision: p.Report.Profile, RenderHash: p.Report.RenderHash, PromptHash: p.Report.PromptHash,
+		ContextHash: p.Report.ContextHash, Variables: p.Report.Variables,
+	}
+}
