@@ -1,0 +1,167 @@
+package openai
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"unicode"
+
+	api "github.com/sashabaranov/go-openai"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// maxDetail bounds the part of a message that an endpoint wrote, in code points.
+const maxDetail = 300
+
+// minSecret is the shortest text that is taken for a secret when messages are cleaned.
+const minSecret = 4
+
+// classify turns any error of a request into a *model.Error with a message for people, free of secrets.
+func (p *Provider) classify(ctx context.Context, err error, note *response, usage model.Usage) *model.Error {
+	e := p.kindOf(ctx, err, note)
+	e.Message = fmt.Sprintf("provider %q: %s", p.cfg.Name, e.Message)
+	e.RetryAfter = note.retryAfter
+	e.Usage = usage
+	return e
+}
+
+func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model.Error {
+	as := func(kind model.ErrorKind, format string, args ...any) *model.Error {
+		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
+	}
+	if ctx.Err() != nil {
+		return as(model.Cancelled, "the request was cancelled")
+	}
+	if e, ok := errors.AsType[*model.Error](err); ok {
+		return e
+	}
+	if e, ok := errors.AsType[*api.APIError](err); ok {
+		return p.refusal(statusOr(e.HTTPStatusCode, note), codeOf(e), e.Message)
+	}
+	if e, ok := errors.AsType[*api.RequestError](err); ok && e.HTTPStatusCode >= http.StatusBadRequest {
+		return p.refusal(e.HTTPStatusCode, "", string(e.Body))
+	}
+	netErr, isNet := errors.AsType[net.Error](err)
+	_, isSyntax := errors.AsType[*json.SyntaxError](err)
+	_, isType := errors.AsType[*json.UnmarshalTypeError](err)
+	switch {
+	case errors.Is(err, errIdle):
+		return as(model.Timeout, "sent nothing for %s", p.cfg.IdleTimeout)
+	case errors.Is(err, errTooLong):
+		return as(model.ReplyTooLong, "the answer exceeds %d bytes and was cut off", MaxReplyBytes)
+	case errors.Is(err, errRedirect):
+		return as(model.InvalidRequest, "redirects to another address: set baseURL to the final one")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return as(model.Network, "the connection broke before the answer was finished")
+	case isSyntax, isType, errors.Is(err, api.ErrTooManyEmptyStreamMessages):
+		return as(model.Malformed, "the response is not of the chat-completions protocol%s", note.unlikely())
+	case isNet && netErr.Timeout():
+		return as(model.Timeout, "no connection within %s: %s", p.cfg.ConnectTimeout, p.clean(rootCause(err)))
+	case isNet || note.status != 0:
+		return as(model.Network, "the connection to the endpoint failed: %s", p.clean(rootCause(err)))
+	}
+	// What the library refuses before it sends anything.
+	return as(model.InvalidRequest, "the request cannot be sent: %s", p.clean(err.Error()))
+}
+
+func statusOr(status int, note *response) int {
+	if status == 0 && note.status != http.StatusOK {
+		return note.status
+	}
+	return status
+}
+
+func codeOf(e *api.APIError) string {
+	code, _ := e.Code.(string) // some servers send a number, which says no more than the status
+	return strings.ToLower(code + " " + e.Type)
+}
+
+// refusal judges an error that the endpoint stated, by its status, and by its code where that says more.
+func (p *Provider) refusal(status int, code, detail string) *model.Error {
+	said := ""
+	if detail = p.clean(detail); detail != "" {
+		said = ": " + detail
+	}
+	as := func(kind model.ErrorKind, format string, args ...any) *model.Error {
+		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...) + said}
+	}
+	switch {
+	case strings.Contains(code, "context_length"):
+		return as(model.ContextLength, "the prompt is longer than the model's context window")
+	case strings.Contains(code, "content_filter"), strings.Contains(code, "content_policy"):
+		return as(model.ContentFiltered, "the content filter refused the request")
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return as(model.Auth, "the endpoint refused the credentials (HTTP %d): check %s", status, p.credentials())
+	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
+		return as(model.RateLimited, "the endpoint's rate limit is reached (HTTP %d)", http.StatusTooManyRequests)
+	case status == http.StatusNotFound:
+		return as(model.InvalidRequest, "the endpoint does not know the model, or serves nothing at this baseURL (HTTP 404)")
+	case status == http.StatusRequestTimeout:
+		return as(model.Timeout, "the endpoint timed out (HTTP 408)")
+	case status >= http.StatusBadRequest && status < http.StatusInternalServerError:
+		return as(model.InvalidRequest, "the endpoint refused the request (HTTP %d)", status)
+	case status == 0:
+		return as(model.Overloaded, "the endpoint reported an error in the stream")
+	}
+	return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
+}
+
+func (p *Provider) credentials() string {
+	if p.cfg.CredentialsFrom == "" {
+		return "whether the endpoint needs a key: the ModelProvider has no credentialsRef"
+	}
+	return p.cfg.CredentialsFrom
+}
+
+// clean makes a text of the endpoint fit for a message. Secrets go first: some endpoints repeat them in their messages,
+// and shortening could leave a part of one.
+func (p *Provider) clean(text string) string { return clean(p.redact(text)) }
+
+func (p *Provider) redact(text string) string {
+	for _, secret := range append([]string{p.cfg.APIKey}, values(p.cfg.Headers)...) {
+		if len(secret) >= minSecret {
+			text = strings.ReplaceAll(text, secret, "[redacted]")
+		}
+	}
+	return text
+}
+
+func values(m map[string]string) []string {
+	all := make([]string, 0, len(m))
+	for _, v := range m {
+		all = append(all, v)
+	}
+	return all
+}
+
+// rootCause is the innermost error: the outer ones repeat the URL.
+func rootCause(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}
+
+// clean makes a text of an endpoint fit for a status message: one line, printable, bounded.
+func clean(text string) string {
+	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "\uFFFD")), " ")
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, text)
+	if runes := []rune(text); len(runes) > maxDetail {
+		return string(runes[:maxDetail]) + "..."
+	}
+	return text
+}

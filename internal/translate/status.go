@@ -1,0 +1,220 @@
+package translate
+
+import (
+	"math"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+const (
+	// maxResultBytes bounds the answer in a status, as JSON; the journal has it whole.
+	maxResultBytes = 32 << 10
+	// maxPreviewChars bounds the line that kubectl prints.
+	maxPreviewChars = 80
+	// maxMessageBytes bounds what a condition says.
+	maxMessageBytes = 2 << 10
+)
+
+// Finish writes the end of a Turn into its status, which then says all there is to say.
+func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
+	s := &t.Status
+	s.StopReason = v1alpha1.StopReason(r.Stop)
+	s.Preparation = preparation(r)
+	s.Steps = &v1alpha1.StepCounts{
+		Count: count(r.Counts.Steps), ModelRequests: count(r.Counts.ModelRequests), ModelRetries: count(r.Counts.ModelRetries),
+		Resumes: count(int(max(0, t.Epoch()-1))),
+	}
+	if r.Text != "" {
+		s.Result = result(r)
+	}
+	if r.Counts.ModelRequests > 0 {
+		s.Usage = usage(r.Record)
+	}
+	if d := r.Record.Decision; d != nil {
+		s.Decision = &v1alpha1.Decision{
+			Key: d.Key, Strategy: v1alpha1.Strategy(d.Strategy), PromptRenderHash: d.PromptRenderHash, ContextHash: d.ContextHash,
+		}
+	}
+	status, reason := verdict(r.Stop)
+	End(t, status, reason, r.Message, now)
+	detail(t, r, status, reason)
+}
+
+// End writes the main condition of a Turn that has ended, and its times.
+func End(t *v1alpha1.Turn, status metav1.ConditionStatus, reason, message string, now time.Time) {
+	message = cut(message, maxMessageBytes)
+	t.Status.ObservedGeneration = t.Generation
+	completion := metav1.NewMicroTime(now)
+	t.Status.CompletionTime = &completion
+	if t.Status.StartTime != nil {
+		ms := max(0, now.Sub(t.Status.StartTime.Time).Milliseconds())
+		t.Status.DurationMilliseconds = &ms
+	}
+	setCondition(t, v1alpha1.ConditionSucceeded, status, reason, message, now)
+	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionReconciling)
+	if status == metav1.ConditionFalse {
+		setCondition(t, v1alpha1.ConditionStalled, metav1.ConditionTrue, reason, message, now)
+	}
+}
+
+// Wait writes that a Turn has not ended and why. It reports whether that is news.
+func Wait(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
+	message = cut(message, maxMessageBytes)
+	changed := t.Status.ObservedGeneration != t.Generation
+	t.Status.ObservedGeneration = t.Generation
+	changed = setCondition(t, v1alpha1.ConditionSucceeded, metav1.ConditionUnknown, reason, message, now) || changed
+	if reason == v1alpha1.TurnReasonSuspended {
+		return meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionReconciling) || changed
+	}
+	return setCondition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, reason, message, now) || changed
+}
+
+func setCondition(t *v1alpha1.Turn, kind string, status metav1.ConditionStatus, reason, message string, now time.Time) bool {
+	return meta.SetStatusCondition(&t.Status.Conditions, metav1.Condition{
+		Type: kind, Status: status, Reason: reason, Message: message,
+		ObservedGeneration: t.Generation, LastTransitionTime: metav1.NewTime(now),
+	})
+}
+
+// verdict maps why a run stopped to the main condition.
+func verdict(s turn.Stop) (metav1.ConditionStatus, string) {
+	switch s {
+	case turn.StopCompleted:
+		return metav1.ConditionTrue, v1alpha1.TurnReasonCompleted
+	case turn.StopPrepared:
+		return metav1.ConditionTrue, v1alpha1.TurnReasonPrepared
+	case turn.StopPreparationError:
+		return metav1.ConditionFalse, v1alpha1.TurnReasonPreparationFailed
+	case turn.StopMaxOutputTokens:
+		return metav1.ConditionFalse, v1alpha1.TurnReasonOutputInvalid
+	case turn.StopContentFilter:
+		return metav1.ConditionFalse, v1alpha1.TurnReasonPolicyViolated
+	case turn.StopContextLength:
+		return metav1.ConditionFalse, v1alpha1.TurnReasonContextLimitExceeded
+	case turn.StopDeadline:
+		return metav1.ConditionFalse, v1alpha1.TurnReasonDeadlineExceeded
+	case turn.StopCancelled:
+		return metav1.ConditionFalse, v1alpha1.TurnReasonCancelled
+	case turn.StopModelError:
+	}
+	return metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed
+}
+
+// detail writes the conditions beside the main one.
+func detail(t *v1alpha1.Turn, r *turn.Result, status metav1.ConditionStatus, reason string) {
+	now := t.Status.CompletionTime.Time
+	switch {
+	case r.Preparation != nil:
+		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionTrue, v1alpha1.TurnReasonPrepared, "the prompt was prepared", now)
+	case r.Stop == turn.StopPreparationError:
+		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionFalse, reason, cut(r.Message, maxMessageBytes), now)
+	}
+	if r.Preparation != nil && r.Stop != turn.StopPrepared {
+		setCondition(t, v1alpha1.ConditionExecuted, status, reason, cut(r.Message, maxMessageBytes), now)
+	}
+	if f := r.Record.Failures; len(f) > 0 {
+		setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionFalse, v1alpha1.TurnReasonPartiallyFinalized,
+			cut("these steps failed: "+strings.Join(f, "; "), maxMessageBytes), now)
+		return
+	}
+	setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionTrue, v1alpha1.TurnReasonFinalized, "the record is complete", now)
+}
+
+func preparation(r *turn.Result) *v1alpha1.Preparation {
+	if r.Preparation == nil {
+		return nil
+	}
+	return Report(r.Preparation, r.Provider, r.Model, r.MessageCount)
+}
+
+// Report returns the report of a preparation as a status has it.
+func Report(p *prepare.Report, provider, modelName string, messages int) *v1alpha1.Preparation {
+	return &v1alpha1.Preparation{
+		PromptProfile: v1alpha1.PromptProfileRevision{
+			Name: p.Profile.Name, ID: p.Profile.ID, Version: p.Profile.Version, Generation: p.Profile.Generation,
+		},
+		Provider: provider, Model: modelName,
+		PromptRenderHash: p.RenderHash, PromptHash: p.PromptHash, ContextHash: p.ContextHash, Sections: p.Sections,
+		StableChars: int64(p.StableChars), DynamicChars: int64(p.DynamicChars), MessageCount: count(messages),
+	}
+}
+
+func result(r *turn.Result) *v1alpha1.TurnResult {
+	out := &v1alpha1.TurnResult{
+		Text: cutJSON(r.Text, maxResultBytes), Bytes: int64(len(r.Text)), Preview: preview(r.Text),
+	}
+	out.Truncated = len(out.Text) < len(r.Text)
+	if c := r.Record.Citations; len(c) > 0 {
+		out.Citations = &v1alpha1.Citations{Local: c}
+	}
+	return out
+}
+
+func usage(r finalize.Record) *v1alpha1.Usage {
+	u := &v1alpha1.Usage{
+		InputTokens: r.Usage.InputTokens, OutputTokens: r.Usage.OutputTokens,
+		TotalTokens:     r.Usage.InputTokens + r.Usage.OutputTokens,
+		ReasoningTokens: r.Usage.ReasoningTokens, CacheReadTokens: r.Usage.CacheReadTokens,
+	}
+	if r.Cost != nil {
+		u.Cost = &v1alpha1.Cost{Amount: r.Cost.Amount, Currency: r.Cost.Currency}
+	}
+	return u
+}
+
+// preview is the beginning of a text on one line that is safe to print on a terminal.
+func preview(text string) string {
+	line := strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, strings.Join(strings.Fields(cut(text, 8*maxPreviewChars)), " "))
+	if runes := []rune(line); len(runes) > maxPreviewChars {
+		return string(runes[:maxPreviewChars-1]) + "…"
+	}
+	return line
+}
+
+// cut shortens a text to at most so many bytes, between characters.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most]
+}
+
+// cutJSON shortens a text to what takes at most so many bytes within a JSON string: what is hostile there, such as
+// control characters, takes up to six bytes each.
+func cutJSON(text string, most int) string {
+	size := 0
+	for at, r := range text {
+		switch {
+		case r < 0x20, r == '<', r == '>', r == '&', r == '\u2028', r == '\u2029', r == utf8.RuneError:
+			size += 6
+		case r == '"', r == '\\':
+			size += 2
+		default:
+			size += utf8.RuneLen(r)
+		}
+		if size > most {
+			return text[:at]
+		}
+	}
+	return text
+}
+
+func count(n int) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
