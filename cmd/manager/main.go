@@ -1,0 +1,73 @@
+// Command manager runs Capstan's controllers and executor against a cluster.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+// version is set by the build.
+var version = "dev"
+
+func main() {
+	if err := command().Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "manager:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var o manager.Options
+	cmd := &cobra.Command{
+		Use:   "manager",
+		Short: "Run Capstan's controllers and executor",
+		Long: `manager watches Agents, PromptProfiles, ModelProviders and Turns, and runs the Turns.
+
+Every flag can be set by an environment variable instead: CAPSTAN_ and the flag's name in capitals, with underscores
+(--data-dir: CAPSTAN_DATA_DIR). It stops on SIGTERM or SIGINT: model requests in flight may finish within
+--shutdown-grace-seconds, and the Turns that are left are handed back.`,
+		Example: `  # against the cluster of your kubeconfig, with readable logs
+  manager --kubeconfig ~/.kube/config --log-format console
+
+  # for two namespaces only
+  manager --watch-namespaces helpdesk,sales`,
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: version,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := manager.FromEnvironment(cmd.Flags(), os.LookupEnv); err != nil {
+				return err
+			}
+			if err := o.Validate(); err != nil {
+				return err
+			}
+			log := zap.New(zap.UseDevMode(o.LogFormat == "console"), zap.Level(level(o.LogLevel)), zap.StacktraceLevel(zapcore.PanicLevel))
+			ctrl.SetLogger(log)
+			klog.SetLogger(log)
+			cfg, err := o.RESTConfig()
+			if err != nil {
+				return err
+			}
+			cfg.UserAgent = "capstan-manager/" + version
+			return manager.Run(ctrl.SetupSignalHandler(), o, cfg, log)
+		},
+	}
+	o.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func level(name string) zapcore.Level {
+	switch name {
+	case "error":
+		return zapcore.ErrorLevel
+	case "debug":
+		return zapcore.DebugLevel
+	}
+	return zapcore.InfoLevel
+}

@@ -1,0 +1,64 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// The fields by which the cache finds objects.
+const (
+	indexAgentProfile  = "spec.promptProfileRef.name"
+	indexAgentProvider = "spec.models.providerRef.name"
+	indexTurnAgent     = "spec.agentRef.name"         // of Turns that have not ended
+	indexTurnExecutor  = "status.executor.name:bound" // of Turns that have not ended
+)
+
+// SetupIndexes makes the cache find objects by what they refer to. It must be called once, before the reconcilers are set up.
+func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, i := range []struct {
+		object client.Object
+		field  string
+		values client.IndexerFunc
+	}{
+		{&v1alpha1.Agent{}, indexAgentProfile, func(o client.Object) []string {
+			return []string{o.(*v1alpha1.Agent).Spec.PromptProfileRef.Name}
+		}},
+		{&v1alpha1.Agent{}, indexAgentProvider, func(o client.Object) []string {
+			return providerNames(o.(*v1alpha1.Agent))
+		}},
+		{&v1alpha1.Turn{}, indexTurnAgent, func(o client.Object) []string {
+			if t := o.(*v1alpha1.Turn); !t.IsFinished() {
+				return []string{t.Spec.AgentRef.Name}
+			}
+			return nil
+		}},
+		{&v1alpha1.Turn{}, indexTurnExecutor, func(o client.Object) []string {
+			if name := o.(*v1alpha1.Turn).BoundTo(); name != "" {
+				return []string{name}
+			}
+			return nil
+		}},
+	} {
+		if err := indexer.IndexField(ctx, i.object, i.field, i.values); err != nil {
+			return fmt.Errorf("failed to index %T by %s: %w", i.object, i.field, err)
+		}
+	}
+	return nil
+}
+
+// providerNames are the providers of an agent's chain, each once, in order.
+func providerNames(a *v1alpha1.Agent) []string {
+	var names []string
+	seen := map[string]bool{}
+	for _, m := range a.Spec.Models {
+		if name := m.ProviderRef.Name; !seen[name] {
+			seen[name] = true
+			names = append(names, name)
+		}
+	}
+	return names
+}

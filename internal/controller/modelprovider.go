@@ -1,0 +1,109 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+const (
+	// probeTimeout bounds one probe, whatever the provider's own time-outs are.
+	probeTimeout = 10 * time.Second
+	// soonest and latest bound how soon a provider that is not ready is looked at again. Secrets are not watched: that
+	// would take the right to list them.
+	soonest = time.Second
+	latest  = 30 * time.Second
+)
+
+// ModelProviderReconciler checks that a provider's Secrets are there and that its endpoint answers.
+type ModelProviderReconciler struct {
+	Client    client.Client
+	Providers *providers.Cache
+	Now       func() time.Time
+	// ProbeInterval is the time between two probes of an endpoint that answers.
+	ProbeInterval time.Duration
+}
+
+// SetupWithManager registers the reconciler. A provider is looked at when its spec changes, and at intervals.
+func (r *ModelProviderReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		For(&v1alpha1.ModelProvider{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		// Probes wait for the network; one endpoint that hangs must not delay the others.
+		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
+		Complete(r)
+}
+
+// Reconcile probes one provider and reports on it.
+func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var p v1alpha1.ModelProvider
+	if err := r.Client.Get(ctx, req.NamespacedName, &p); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.Providers.Forget(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	found, err := r.probe(ctx, &p)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	before := p.Status.DeepCopy()
+	found.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, r.Now())
+	p.Status.ObservedGeneration = p.Generation
+	if !equality.Semantic.DeepEqual(before, &p.Status) {
+		if err := r.Client.Status().Update(ctx, &p); err != nil {
+			return ctrl.Result{}, ignoreStale(err)
+		}
+	}
+	return ctrl.Result{RequeueAfter: r.next(&p, found)}, nil
+}
+
+// next is when to look again. A provider that is not ready is looked at after as long as it has been so, which doubles
+// the time from one look to the next.
+func (r *ModelProviderReconciler) next(p *v1alpha1.ModelProvider, found finding) time.Duration {
+	if found.holds {
+		return r.ProbeInterval
+	}
+	wait := soonest
+	if c := ready(p.Status.Conditions, p.Generation); c != nil {
+		wait = max(soonest, r.Now().Sub(c.LastTransitionTime.Time))
+	}
+	return min(wait, latest, r.ProbeInterval)
+}
+
+// probe reads the provider's Secrets and asks its endpoint for the list of models, which costs nothing. It returns an
+// error only if the Secrets could not be read.
+func (r *ModelProviderReconciler) probe(ctx context.Context, p *v1alpha1.ModelProvider) (finding, error) {
+	provider, err := r.Providers.Fresh(ctx, p)
+	if missing, ok := errors.AsType[*providers.SecretError](err); ok {
+		return finding{reason: v1alpha1.ReasonSecretNotFound, message: missing.Reason}, nil
+	}
+	if err != nil {
+		return finding{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	if err := provider.Probe(ctx); err != nil {
+		failure := model.AsError(err)
+		switch {
+		case failure.Kind == model.Auth:
+			return finding{reason: v1alpha1.ReasonCredentialsRejected, message: failure.Message}, nil
+		case ctx.Err() != nil:
+			return finding{reason: v1alpha1.ReasonEndpointUnreachable, message: fmt.Sprintf("the endpoint did not answer a probe within %s", probeTimeout)}, nil
+		}
+		return finding{reason: v1alpha1.ReasonEndpointUnreachable, message: failure.Message}, nil
+	}
+	return finding{holds: true, reason: v1alpha1.ReasonReady, message: "the endpoint answers"}, nil
+}

@@ -1,0 +1,32 @@
+// Package controller holds the reconcilers of the kinds of capstan.dev: cheap, level-triggered, never blocking on a
+// model, a tool or a database.
+//
+// What the manager may do in a cluster is declared in this file and nowhere else: config/rbac/role.yaml is generated
+// from the markers below, and the Helm chart takes its rules from that file. A rule is here because a call of the
+// manager needs it; the reason stands above each group.
+package controller
+
+// What people write: the manager follows these objects and never changes one. It sets no finalizer and makes none of
+// them, so get, list and watch (a cache) are all it needs.
+// +kubebuilder:rbac:groups=capstan.dev,resources=agents;modelproviders;promptprofiles,verbs=get;list;watch
+
+// Turns are followed alike; delete is for those whose ttlSecondsAfterFinished has passed.
+// +kubebuilder:rbac:groups=capstan.dev,resources=turns,verbs=get;list;watch;delete
+
+// The observed state of all four kinds: a claim is an update (it fails if the Turn has changed meanwhile), progress a
+// patch. Reading a status is part of reading its object, so get on the subresource is not needed.
+// +kubebuilder:rbac:groups=capstan.dev,resources=agents/status;modelproviders/status;promptprofiles/status;turns/status,verbs=update;patch
+
+// Credentials of model providers, each read by the name that a ModelProvider gives, when it is used. Without list and
+// watch a Secret that no object names cannot be found, and no Secret is kept in a cache.
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get
+
+// Events about the four kinds, in the namespaces where these are. A patch raises the count of a repeated Event.
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// In the manager's own namespace alone: the Lease of each executor (watched, so that the Turns of a lost one are bound
+// anew; deleted when its executor has stopped) and the Lease of leader election.
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=capstan-system,resources=leases,verbs=get;list;watch;create;update;patch;delete
+
+// Also there: client-go's leader election reports a new leader through the older Events API.
+// +kubebuilder:rbac:groups="",namespace=capstan-system,resources=events,verbs=create;patch

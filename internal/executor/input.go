@@ -1,0 +1,65 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// input gathers what a run of the Turn needs. It fails if the Agent or its profile has gone since the Turn was bound.
+func (r *run) input(ctx context.Context) (turn.Input, error) {
+	e, t := r.executor, r.turn
+	var agent v1alpha1.Agent
+	key := types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
+	if err := e.Client.Get(ctx, key, &agent); err != nil {
+		return turn.Input{}, fmt.Errorf("failed to get agent %q: %w", key.Name, err)
+	}
+	var profile v1alpha1.PromptProfile
+	key.Name = agent.Spec.PromptProfileRef.Name
+	if err := e.Client.Get(ctx, key, &profile); err != nil {
+		return turn.Input{}, fmt.Errorf("failed to get prompt profile %q: %w", key.Name, err)
+	}
+	chain := make([]translate.Link, 0, len(agent.Spec.Models))
+	for _, m := range agent.Spec.Models {
+		chain = append(chain, e.link(ctx, t.Namespace, m))
+	}
+	now := e.Now()
+	start := now
+	if t.Status.StartTime != nil {
+		start = t.Status.StartTime.Time
+	}
+	in, err := translate.Input(t, &agent, &profile, chain, start)
+	if err != nil {
+		return turn.Input{}, err
+	}
+	in.Epoch = r.epoch
+	in.Timeout -= now.Sub(start)
+	in.Interrupt = r.interrupt
+	in.HoldAnswer = r.suspended.Load
+	return in, nil
+}
+
+// link finds the provider of one model. One that cannot be asked says why when it is its turn in the chain.
+func (e *Executor) link(ctx context.Context, namespace string, m v1alpha1.ModelReference) translate.Link {
+	l := translate.Link{Reference: m}
+	var object v1alpha1.ModelProvider
+	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: m.ProviderRef.Name}, &object); err != nil {
+		l.Provider = providers.Unusable(m.ProviderRef.Name, fmt.Errorf("failed to get the ModelProvider: %w", err))
+		return l
+	}
+	l.Object = &object
+	p, err := e.Providers.Get(ctx, &object)
+	if err != nil {
+		l.Provider = providers.Unusable(object.Name, err)
+		return l
+	}
+	l.Provider = p
+	return l
+}

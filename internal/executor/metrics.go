@@ -1,0 +1,48 @@
+package executor
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+var (
+	running = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "capstan_turns_running", Help: "Turns that this executor is running.",
+	})
+	ended = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "capstan_turns_total", Help: "Turns that have ended, by the reason of their main condition.",
+	}, []string{"reason"})
+	duration = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "capstan_turn_duration_seconds", Help: "Time from the start of a turn to its end.",
+		Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 900},
+	})
+	modelRequests = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "capstan_model_requests_total", Help: "Requests to models, retries included, of turns that have ended.",
+	})
+	modelRetries = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "capstan_model_retries_total", Help: "Requests to models that repeated a failed one, of turns that have ended.",
+	})
+	tokens = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "capstan_tokens_total", Help: "Tokens used by turns that have ended, by provider, model and type (input, output).",
+	}, []string{"provider", "model", "type"})
+)
+
+func init() {
+	metrics.Registry.MustRegister(running, ended, duration, modelRequests, modelRetries, tokens)
+}
+
+func observeEnd(t *v1alpha1.Turn, result *turn.Result) {
+	ended.WithLabelValues(t.StateReason()).Inc()
+	if ms := t.Status.DurationMilliseconds; ms != nil {
+		duration.Observe(float64(*ms) / 1000)
+	}
+	modelRequests.Add(float64(result.Counts.ModelRequests))
+	modelRetries.Add(float64(result.Counts.ModelRetries))
+	if result.Counts.ModelRequests > 0 {
+		tokens.WithLabelValues(result.Provider, result.Model, "input").Add(float64(result.Record.Usage.InputTokens))
+		tokens.WithLabelValues(result.Provider, result.Model, "output").Add(float64(result.Record.Usage.OutputTokens))
+	}
+}

@@ -1,0 +1,111 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// run is one run of one Turn, of one epoch.
+type run struct {
+	executor *Executor
+	// turn as it was when the run began, or as its last write left it; owned by the run's goroutine.
+	turn *v1alpha1.Turn
+	// epoch the run belongs to.
+	epoch int64
+	// cancel ends the run at once, for a cause.
+	cancel context.CancelCauseFunc
+	// interrupt is closed to stop the run at the next safe point.
+	interrupt     chan struct{}
+	interruptOnce sync.Once
+	// suspended is true while the Turn is to be suspended.
+	suspended atomic.Bool
+	// forget is set, under the executor's lock, when the journal is to be deleted after the run.
+	forget bool
+}
+
+// follow does what the Turn's desiredState asks for.
+func (r *run) follow(s v1alpha1.DesiredState) {
+	r.suspended.Store(s == v1alpha1.DesiredStateSuspended)
+	switch s {
+	case v1alpha1.DesiredStateCancelled:
+		r.cancel(turn.ErrCancelled)
+	case v1alpha1.DesiredStateSuspended:
+		r.stopSoon()
+	case v1alpha1.DesiredStateActive:
+		// A run that was asked to stop stops all the same; the controller binds the Turn again.
+	}
+}
+
+func (r *run) stopSoon() { r.interruptOnce.Do(func() { close(r.interrupt) }) }
+
+// run runs the Turn and writes what became of it.
+func (r *run) run(ctx context.Context) {
+	e := r.executor
+	log := e.Log.WithValues("turn", client.ObjectKeyFromObject(r.turn), "epoch", r.epoch)
+	result, err := r.execute(ctx)
+	// What became of the Turn is written even if the run was cancelled.
+	write := context.WithoutCancel(ctx)
+	switch {
+	case result != nil:
+		r.finish(write, result)
+		log.V(1).Info("Ran a turn", "stop", result.Stop, "requests", result.Counts.ModelRequests)
+	case errors.Is(err, errDeleted):
+		log.Info("Stopped the run of a deleted turn")
+	case errors.Is(err, errSuperseded), errors.Is(err, journal.ErrFenced), errors.Is(err, journal.ErrSequence):
+		log.Info("Left a turn to its new executor", "cause", err.Error())
+	case errors.Is(err, loop.ErrInterrupted) && r.suspended.Load():
+		r.release(write, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to go on")
+	default:
+		r.release(write, v1alpha1.TurnReasonPending, "handed back by executor "+e.Name+"; waits for an executor")
+		log.Info("Handed a turn back", "cause", err.Error())
+	}
+}
+
+// journalRetries bounds the waits between attempts to go on after the journal failed.
+const (
+	journalRetryFirst = 200 * time.Millisecond
+	journalRetryMost  = 10 * time.Second
+)
+
+// execute runs the engine until the Turn has ended or must stop. A journal that fails is tried again: the Turn goes on
+// from what it holds.
+func (r *run) execute(ctx context.Context) (*turn.Result, error) {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = journalRetryFirst, journalRetryMost
+	for {
+		in, err := r.input(ctx)
+		if err != nil {
+			return nil, err
+		}
+		result, err := r.executor.Engine.Run(ctx, in)
+		if err == nil || ctx.Err() != nil || isFinal(err) {
+			return result, err
+		}
+		r.executor.Log.Error(err, "Failed to run a turn, trying again", "turn", client.ObjectKeyFromObject(r.turn))
+		timer := time.NewTimer(wait.NextBackOff())
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, context.Cause(ctx)
+		case <-r.interrupt:
+			timer.Stop()
+			return nil, loop.ErrInterrupted
+		}
+	}
+}
+
+func isFinal(err error) bool {
+	return errors.Is(err, loop.ErrInterrupted) || errors.Is(err, journal.ErrFenced) || errors.Is(err, journal.ErrSequence)
+}

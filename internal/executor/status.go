@@ -1,0 +1,134 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// finish writes the end of a Turn, then tells people. The API server may be away: the write is tried until it succeeds
+// or the Turn is somebody else's; the journal holds the result meanwhile.
+func (r *run) finish(ctx context.Context, result *turn.Result) {
+	e := r.executor
+	now := e.Now()
+	written := r.persist(ctx, func(t *v1alpha1.Turn) { translate.Finish(t, result, now) })
+	if written == nil {
+		return
+	}
+	r.turn = written
+	observeEnd(written, result)
+	e.announce(written, result)
+}
+
+// release unbinds a Turn that has not ended. A suspended Turn gets its time anew when it goes on.
+func (r *run) release(ctx context.Context, reason, message string) {
+	now := r.executor.Now()
+	released := r.persist(ctx, func(t *v1alpha1.Turn) {
+		t.Status.Executor.Name = ""
+		if reason == v1alpha1.TurnReasonSuspended {
+			t.Status.StartTime = nil
+		}
+		translate.Wait(t, reason, message, now)
+	})
+	if released != nil {
+		r.turn = released
+	}
+}
+
+// persist writes a status until that succeeds. It returns nil if the Turn is gone or bound elsewhere, or if the process
+// ends first.
+func (r *run) persist(ctx context.Context, change func(*v1alpha1.Turn)) *v1alpha1.Turn {
+	e := r.executor
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
+	written, err := backoff.Retry(ctx, func() (*v1alpha1.Turn, error) {
+		return e.update(ctx, r.turn, r.epoch, change)
+	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
+		e.Log.Error(err, "Failed to write the status of a turn, trying again", "turn", client.ObjectKeyFromObject(r.turn), "in", wait)
+	}))
+	if err != nil {
+		e.Log.Error(err, "Gave up writing the status of a turn", "turn", client.ObjectKeyFromObject(r.turn))
+	}
+	return written
+}
+
+// maxConflicts bounds the attempts of one update against others who write the same object.
+const maxConflicts = 10
+
+// update changes the status of a Turn that is bound to this executor with an epoch. On a conflict (somebody changed the
+// spec) it reads the Turn from the API server and judges again whose it is. It returns the Turn as written, nil if it is
+// gone, has ended or is not ours, and an error if the write may succeed later.
+func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
+	current := t.DeepCopy()
+	for range maxConflicts {
+		if current.UID != t.UID || current.BoundTo() != e.Name || current.Epoch() != epoch {
+			return nil, nil //nolint:nilnil // because "not ours" is an answer, not an error
+		}
+		change(current)
+		err := e.Client.Status().Update(ctx, current)
+		switch {
+		case err == nil:
+			return current, nil
+		case apierrors.IsNotFound(err):
+			return nil, nil //nolint:nilnil // because "gone" is an answer, not an error
+		case !apierrors.IsConflict(err):
+			return nil, fmt.Errorf("failed to write the status of turn %q: %w", t.Name, err)
+		}
+		fresh := &v1alpha1.Turn{}
+		if err := e.Reader.Get(ctx, client.ObjectKeyFromObject(t), fresh); err != nil {
+			if apierrors.IsNotFound(err) {
+				return nil, nil //nolint:nilnil // because "gone" is an answer, not an error
+			}
+			return nil, fmt.Errorf("failed to read turn %q again: %w", t.Name, err)
+		}
+		current = fresh
+	}
+	return nil, fmt.Errorf("failed to write the status of turn %q: others changed it %d times meanwhile", t.Name, maxConflicts)
+}
+
+// announce emits the Events of a Turn that has ended: at most two. They hold numbers, never words of the Turn.
+func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
+	switch {
+	case result.Fallback != nil:
+		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventFallbackUsed, "Fallback",
+			"%s answered in place of %s", result.Fallback.To, result.Fallback.From)
+	case result.Resumed:
+		e.Events.Eventf(t, nil, corev1.EventTypeNormal, v1alpha1.EventResumed, "Resume",
+			"the turn went on from its journal after %d interruptions", t.Epoch()-1)
+	}
+	kind, reason := corev1.EventTypeNormal, v1alpha1.EventSucceeded
+	switch {
+	case t.StateReason() == v1alpha1.TurnReasonCancelled:
+		reason = v1alpha1.EventCancelled
+	case result.Stop != turn.StopCompleted && result.Stop != turn.StopPrepared:
+		kind, reason = corev1.EventTypeWarning, v1alpha1.EventFailed
+	}
+	e.Events.Eventf(t, nil, kind, reason, "Run", "%s", summary(t))
+}
+
+// summary says what a Turn took, on one line.
+func summary(t *v1alpha1.Turn) string {
+	s := t.StateReason()
+	if d := t.Status.Decision; d != nil {
+		s += fmt.Sprintf(", strategy %s", d.Strategy)
+	}
+	if u := t.Status.Usage; u != nil {
+		s += fmt.Sprintf(", %d tokens", u.TotalTokens)
+		if u.Cost != nil {
+			s += fmt.Sprintf(", cost %s %s", u.Cost.Amount, u.Cost.Currency)
+		}
+	}
+	if ms := t.Status.DurationMilliseconds; ms != nil {
+		s += fmt.Sprintf(", %.1f s", float64(*ms)/1000)
+	}
+	return s
+}

@@ -1,0 +1,119 @@
+// Package manager wires the parts of the manager together: flags, cache, controllers, executor, journal.
+package manager
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// EnvPrefix stands before a flag's name, in capitals and with underscores, in the name of its environment variable.
+const EnvPrefix = "CAPSTAN_"
+
+// Options of the manager. Each has a flag and an environment variable; the flag wins.
+type Options struct {
+	// Kubeconfig is the path of a kubeconfig file; empty for the cluster the process runs in, or $KUBECONFIG.
+	Kubeconfig string
+	// DataDir holds the journal unless Store says otherwise.
+	DataDir string
+	// Store is the URL of the journal's store: sqlite:///PATH.
+	Store string
+	// Namespace of the manager's own Leases.
+	Namespace string
+	// ExecutorName is what Turns are bound to.
+	ExecutorName string
+	// WatchNamespaces are the namespaces whose objects count; none for all.
+	WatchNamespaces []string
+	// LeaderElect makes this process wait until no other leads.
+	LeaderElect bool
+	// MaxConcurrentTurns is how many Turns this process runs at once, at least 1.
+	MaxConcurrentTurns int
+	// MetricsBindAddress and HealthProbeBindAddress are host:port; "0" for none.
+	MetricsBindAddress, HealthProbeBindAddress string
+	// LogFormat is json or console, LogLevel is error, info or debug.
+	LogFormat, LogLevel string
+	// ShutdownGraceSeconds is how long runs may go on after the process was asked to stop, from 0.
+	ShutdownGraceSeconds int
+	// ProbeIntervalSeconds is the time between two probes of a model provider, at least 1.
+	ProbeIntervalSeconds int
+}
+
+// AddFlags adds a flag for each option, with its default and what it does.
+func (o *Options) AddFlags(f *pflag.FlagSet) {
+	host, _ := os.Hostname()
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "path of a kubeconfig file; default: the cluster this process runs in, else $KUBECONFIG or ~/.kube/config")
+	f.StringVar(&o.DataDir, "data-dir", "data", "folder for the journal, made if it is not there")
+	f.StringVar(&o.Store, "store", "", "where the journal is kept, as a URL: sqlite:///PATH; default: journal.db in --data-dir")
+	f.StringVar(&o.Namespace, "namespace", "capstan-system", "namespace of this manager's own Leases; it must exist")
+	f.StringVar(&o.ExecutorName, "executor-name", strings.ToLower(host), "name that Turns are bound to, the same after a restart; default: the host name, which is the pod's name")
+	f.StringSliceVar(&o.WatchNamespaces, "watch-namespaces", nil, "namespaces whose objects count, separated by commas; default: all")
+	f.BoolVar(&o.LeaderElect, "leader-elect", false, "work only while no other manager leads; needed for more than one replica")
+	f.IntVar(&o.MaxConcurrentTurns, "max-concurrent-turns", 1000, "how many Turns this process runs at once; more wait as Queued")
+	f.StringVar(&o.MetricsBindAddress, "metrics-bind-address", "127.0.0.1:8080", `address of /metrics (plain HTTP), "0" for none`)
+	f.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", "127.0.0.1:8081", `address of /healthz and /readyz, "0" for none`)
+	f.StringVar(&o.LogFormat, "log-format", "json", "json or console")
+	f.StringVar(&o.LogLevel, "log-level", "info", "error, info or debug")
+	f.IntVar(&o.ShutdownGraceSeconds, "shutdown-grace-seconds", 25, "how long model requests in flight may go on when the process is asked to stop, in seconds; what is left then is handed back. Keep it below the pod's termination grace period")
+	f.IntVar(&o.ProbeIntervalSeconds, "probe-interval-seconds", 60, "time between two probes of a model provider, in seconds; a probe costs no tokens")
+}
+
+// FromEnvironment sets the flags that were not given from their environment variables: --data-dir from CAPSTAN_DATA_DIR.
+func FromEnvironment(f *pflag.FlagSet, lookup func(string) (string, bool)) error {
+	var errs []error
+	f.VisitAll(func(flag *pflag.Flag) {
+		name := EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
+		value, ok := lookup(name)
+		if !ok || flag.Changed || flag.Name == "help" {
+			return
+		}
+		if err := f.Set(flag.Name, value); err != nil {
+			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, err))
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// Validate returns all that is wrong with the options, each with its flag.
+func (o *Options) Validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(len(validation.IsDNS1123Subdomain(o.ExecutorName)) == 0 && len(o.ExecutorName) <= 200,
+		"--executor-name %q must be a lower-case DNS name of at most 200 characters", o.ExecutorName)
+	check(len(validation.IsDNS1123Label(o.Namespace)) == 0, "--namespace %q must be the name of a namespace", o.Namespace)
+	for _, ns := range o.WatchNamespaces {
+		check(len(validation.IsDNS1123Label(ns)) == 0, "--watch-namespaces: %q must be the name of a namespace", ns)
+	}
+	check(o.MaxConcurrentTurns >= 1 && o.MaxConcurrentTurns <= 100_000, "--max-concurrent-turns %d must be from 1 to 100000", o.MaxConcurrentTurns)
+	check(o.LogFormat == "json" || o.LogFormat == "console", "--log-format %q must be json or console", o.LogFormat)
+	check(o.LogLevel == "error" || o.LogLevel == "info" || o.LogLevel == "debug", "--log-level %q must be error, info or debug", o.LogLevel)
+	check(o.ShutdownGraceSeconds >= 0 && o.ShutdownGraceSeconds <= 3600, "--shutdown-grace-seconds %d must be from 0 to 3600", o.ShutdownGraceSeconds)
+	check(o.ProbeIntervalSeconds >= 1 && o.ProbeIntervalSeconds <= 86400, "--probe-interval-seconds %d must be from 1 to 86400", o.ProbeIntervalSeconds)
+	_, err := o.journalPath()
+	check(err == nil, "%w", err)
+	return errors.Join(errs...)
+}
+
+// journalPath is the file of the journal.
+func (o *Options) journalPath() (string, error) {
+	if o.Store == "" {
+		return filepath.Join(o.DataDir, "journal.db"), nil
+	}
+	path, ok := strings.CutPrefix(o.Store, "sqlite://")
+	if !ok || !filepath.IsAbs(path) {
+		// The value is not repeated: a URL of another kind of store may hold a password.
+		return "", errors.New("--store must be of the form sqlite:///PATH, with an absolute path")
+	}
+	return path, nil
+}
+
+func (o *Options) grace() time.Duration { return time.Duration(o.ShutdownGraceSeconds) * time.Second }
