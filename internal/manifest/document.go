@@ -1,0 +1,155 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// maxDocuments bounds the documents of one file.
+const maxDocuments = 10_000
+
+// document is one YAML or JSON document of a file, as text.
+type document struct {
+	line int // where it begins, counted from 1
+	text []byte
+	json bool
+}
+
+// split cuts a file into its documents: YAML at the lines that separate documents, JSON after each object. It leaves out
+// YAML documents that hold only comments.
+func split(name string, text []byte) ([]document, error) {
+	if !utf8.Valid(text) {
+		return nil, errors.New("must be UTF-8 text")
+	}
+	text = bytes.TrimPrefix(text, []byte("\ufeff"))
+	found, err := splitJSON(text)
+	isJSON := strings.EqualFold(filepath.Ext(name), ".json")
+	if err != nil && isJSON {
+		return nil, err
+	}
+	if err != nil || len(found) == 0 && !isJSON {
+		found, err = splitYAML(text)
+	}
+	if len(found) > maxDocuments {
+		return nil, fmt.Errorf("must hold at most %d documents", maxDocuments)
+	}
+	return found, err
+}
+
+// splitJSON reads a stream of JSON objects. Flow-style YAML begins with a brace too, so an error only says that the text
+// is no JSON.
+func splitJSON(text []byte) ([]document, error) {
+	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		return nil, errors.New("must be JSON objects")
+	}
+	var found []document
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	line, counted := 1, 0
+	for {
+		var raw json.RawMessage
+		err := decoder.Decode(&raw)
+		if errors.Is(err, io.EOF) {
+			return found, nil
+		}
+		if err != nil {
+			end := min(int(decoder.InputOffset()), len(text))
+			return nil, fmt.Errorf("must be JSON: %w near line %d", err, 1+bytes.Count(text[:end], []byte("\n")))
+		}
+		start := int(decoder.InputOffset()) - len(raw)
+		line += bytes.Count(text[counted:start], []byte("\n"))
+		counted = start
+		found = append(found, document{line: line, text: raw, json: true})
+	}
+}
+
+// splitYAML cuts at lines that begin with "---" or "...". In YAML both end a document wherever they occur at the start of
+// a line, block scalars included, so no parser is needed for it.
+func splitYAML(text []byte) ([]document, error) {
+	var found []document
+	number, begin, beginLine, end := 0, 0, 1, 0
+	flush := func(next int) {
+		if part := text[begin:end]; !onlyComments(part) {
+			found = append(found, document{line: beginLine, text: part})
+		}
+		begin, beginLine = next, number+1
+	}
+	for line := range bytes.Lines(text) {
+		number++
+		if rest, ok := separator(line); ok {
+			if rest != "" && !strings.HasPrefix(rest, "#") {
+				return nil, fmt.Errorf("must have nothing but a comment after the separator on line %d", number)
+			}
+			flush(end + len(line))
+		}
+		end += len(line)
+	}
+	flush(end)
+	return found, nil
+}
+
+// separator reports whether a line separates documents, and what follows on it.
+func separator(line []byte) (rest string, ok bool) {
+	for _, mark := range []string{"---", "..."} {
+		after, found := strings.CutPrefix(string(line), mark)
+		if found && strings.TrimLeft(after, " \t\r\n") != after || found && after == "" {
+			return strings.TrimSpace(after), true
+		}
+	}
+	return "", false
+}
+
+func onlyComments(text []byte) bool {
+	for line := range bytes.Lines(text) {
+		if trimmed := bytes.TrimSpace(line); len(trimmed) > 0 && trimmed[0] != '#' {
+			return false
+		}
+	}
+	return true
+}
+
+// decode returns the document as a JSON object. Keys that occur twice are refused.
+func (d document) decode() (map[string]any, error) {
+	text := d.text
+	if !d.json {
+		converted, err := yaml.YAMLToJSONStrict(text)
+		if err != nil {
+			// Once more with the lines before it, so that the line numbers of the parser are those of the file.
+			_, err = yaml.YAMLToJSONStrict(append(bytes.Repeat([]byte("\n"), d.line-1), text...))
+			return nil, fmt.Errorf("must be YAML: %w", cause(err))
+		}
+		text = converted
+	}
+	var value any
+	twice, err := kjson.UnmarshalStrict(text, &value)
+	if err != nil {
+		return nil, fmt.Errorf("must be JSON: %w", err)
+	}
+	if len(twice) > 0 {
+		return nil, errors.Join(twice...)
+	}
+	object, ok := value.(map[string]any)
+	if !ok {
+		return nil, errors.New("must be an object with apiVersion, kind and metadata")
+	}
+	return object, nil
+}
+
+// cause returns the parser's own error, below what its callers wrapped around it.
+func cause(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
+}

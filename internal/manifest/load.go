@@ -1,0 +1,226 @@
+package manifest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// Options say how manifests are read.
+type Options struct {
+	// Stdin is what the path "-" reads. Without it, that path is refused.
+	Stdin io.Reader
+	// Namespace is that of objects which name none. Default: default.
+	Namespace string
+}
+
+// Load reads the manifests of files, of directories with all below them, and, for the path "-", of standard input. It
+// keeps Agents, PromptProfiles, ModelProviders, Turns and Secrets. If anything is wrong, the error is an Errors with all
+// there is to correct, or says that the embedded schemas cannot be used.
+func Load(ctx context.Context, paths []string, opts Options) (*Set, error) {
+	if len(paths) == 0 {
+		return nil, errors.New("failed to load manifests: name a file, a directory or - for standard input")
+	}
+	kinds, err := schemas()
+	if err != nil {
+		return nil, err
+	}
+	if opts.Namespace == "" {
+		opts.Namespace = metav1.NamespaceDefault
+	}
+	l := &loader{opts: opts, kinds: kinds, set: newSet(), origins: map[objectKey]origin{}}
+	seen := map[string]bool{}
+	for _, path := range paths {
+		found, err := files(path)
+		if err != nil {
+			l.problem(&Error{File: path, Message: err.Error()})
+			continue
+		}
+		for _, file := range found {
+			if !seen[file] {
+				seen[file] = true
+				l.loadFile(ctx, file)
+			}
+		}
+	}
+	if len(l.problems) > 0 {
+		return nil, l.problems
+	}
+	return l.set, nil
+}
+
+// loader is one call of Load.
+type loader struct {
+	opts     Options
+	kinds    map[string]*kindSchema
+	set      *Set
+	origins  map[objectKey]origin
+	problems Errors
+}
+
+type objectKey struct {
+	kind string
+	types.NamespacedName
+}
+
+func (l *loader) problem(e *Error) { l.problems = append(l.problems, e) }
+
+func (l *loader) loadFile(ctx context.Context, file string) {
+	text, err := read(file, l.opts.Stdin)
+	if err != nil {
+		l.problem(&Error{File: file, Message: err.Error()})
+		return
+	}
+	documents, err := split(file, text)
+	if err != nil {
+		l.problem(&Error{File: file, Message: err.Error()})
+		return
+	}
+	for _, d := range documents {
+		at := origin{file: file}
+		if len(documents) > 1 {
+			at.line = d.line
+		}
+		object, err := d.decode()
+		if err != nil {
+			l.problem(&Error{File: at.file, Line: at.line, Message: err.Error()})
+			continue
+		}
+		l.add(ctx, at, object)
+	}
+}
+
+// add takes an object into the set, or notes why not.
+func (l *loader) add(ctx context.Context, at origin, object map[string]any) {
+	apiVersion, _ := object["apiVersion"].(string)
+	kind, _ := object["kind"].(string)
+	version, err := schema.ParseGroupVersion(apiVersion)
+	switch {
+	case apiVersion == "":
+		l.problem(&Error{File: at.file, Line: at.line, Kind: kind, Field: "apiVersion", Message: "must be given, as a text"})
+	case kind == "":
+		l.problem(&Error{File: at.file, Line: at.line, Field: "kind", Message: "must be given, as a text"})
+	case err != nil:
+		l.problem(&Error{File: at.file, Line: at.line, Kind: kind, Field: "apiVersion", Message: err.Error()})
+	case isList(version, kind):
+		l.addItems(ctx, at, kind, object)
+	case version.Group == v1alpha1.GroupVersion.Group:
+		l.addOurs(ctx, at, version, kind, object)
+	case apiVersion == "v1" && kind == "Secret":
+		l.addSecret(ctx, at, object)
+	default:
+		l.set.Ignored = append(l.set.Ignored, fmt.Sprintf("%s: %s: left out, since Capstan does not use %s of %s",
+			at, describe(kind, "", nameOf(object)), kind, apiVersion))
+	}
+}
+
+// isList recognises what kubectl get -o yaml prints for several objects.
+func isList(version schema.GroupVersion, kind string) bool {
+	if version.Group == v1alpha1.GroupVersion.Group {
+		return strings.HasSuffix(kind, "List")
+	}
+	return version.String() == "v1" && (kind == "List" || kind == "SecretList")
+}
+
+func (l *loader) addItems(ctx context.Context, at origin, kind string, list map[string]any) {
+	items, ok := list["items"].([]any)
+	if !ok {
+		l.problem(&Error{File: at.file, Line: at.line, Kind: kind, Field: "items", Message: "must be a list of objects"})
+		return
+	}
+	for i, item := range items {
+		object, ok := item.(map[string]any)
+		if nested, _ := object["kind"].(string); !ok || strings.HasSuffix(nested, "List") {
+			l.problem(&Error{
+				File: at.file, Line: at.line, Kind: kind, Field: fmt.Sprintf("items[%d]", i),
+				Message: "must be an object, and not a list",
+			})
+			continue
+		}
+		l.add(ctx, at, object)
+	}
+}
+
+func (l *loader) addOurs(ctx context.Context, at origin, version schema.GroupVersion, kind string, object map[string]any) {
+	known, ok := l.kinds[kind]
+	if !ok || version != v1alpha1.GroupVersion {
+		l.problem(&Error{
+			File: at.file, Line: at.line, Kind: kind, Name: nameOf(object),
+			Message: fmt.Sprintf("unknown kind in %s: must be one of %s in %s", version,
+				strings.Join(slices.Sorted(maps.Keys(l.kinds)), ", "), v1alpha1.GroupVersion),
+		})
+		return
+	}
+	meta, findings := known.admit(ctx, object, l.opts.Namespace)
+	key := objectKey{kind, types.NamespacedName{Namespace: meta.Namespace, Name: cmp.Or(meta.Name, nameOf(object))}}
+	if !l.claim(at, key, findings) {
+		return
+	}
+	if err := l.set.store(kind, key.NamespacedName, object); err != nil {
+		l.report(at, key, finding{"", err.Error()})
+	}
+}
+
+// claim notes what is wrong with an object, its repetition included, and reports whether it can be taken.
+func (l *loader) claim(at origin, key objectKey, findings []finding) bool {
+	for _, f := range findings {
+		l.report(at, key, f)
+	}
+	if first, taken := l.origins[key]; taken && key.Name != "" {
+		l.report(at, key, finding{"metadata.name", fmt.Sprintf("must be unique: %s holds the same object", first)})
+		return false
+	}
+	l.origins[key] = at
+	return len(findings) == 0
+}
+
+func (l *loader) report(at origin, key objectKey, f finding) {
+	l.problem(&Error{
+		File: at.file, Line: at.line, Kind: key.kind, Namespace: key.Namespace, Name: key.Name,
+		Field: f.field, Message: f.message,
+	})
+}
+
+// store keeps a valid object under its type.
+func (s *Set) store(kind string, name types.NamespacedName, object map[string]any) (err error) {
+	switch kind {
+	case "Agent":
+		s.agents[name], err = typed[v1alpha1.Agent](object)
+	case "ModelProvider":
+		s.providers[name], err = typed[v1alpha1.ModelProvider](object)
+	case "PromptProfile":
+		s.profiles[name], err = typed[v1alpha1.PromptProfile](object)
+	case "Turn":
+		s.turns[name], err = typed[v1alpha1.Turn](object)
+	default:
+		err = fmt.Errorf("failed to keep it: kind %q has a schema and no type", kind)
+	}
+	return err
+}
+
+func typed[T any](object map[string]any) (*T, error) {
+	into := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, into); err != nil {
+		return nil, fmt.Errorf("failed to convert it: %w", err)
+	}
+	return into, nil
+}
+
+// nameOf returns the name of an object that may be malformed.
+func nameOf(object map[string]any) string {
+	meta, _ := object["metadata"].(map[string]any)
+	name, _ := meta["name"].(string)
+	return name
+}

@@ -1,0 +1,307 @@
+package manifest_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/manifest"
+)
+
+const (
+	agent = `apiVersion: capstan.dev/v1alpha1
+kind: Agent
+metadata: {name: support}
+spec: {promptProfileRef: {name: support}, models: [{providerRef: {name: demo}, model: small}]}
+`
+	turn = `apiVersion: capstan.dev/v1alpha1
+kind: Turn
+metadata: {name: first}
+spec: {agentRef: {name: support}, message: Hello}
+`
+	blankTurn = `apiVersion: capstan.dev/v1alpha1
+kind: Turn
+metadata: {name: blank}
+spec: {agentRef: {name: support}, message: " "}
+`
+	configMap = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: notes}
+`
+)
+
+// written puts files into a new directory and returns it.
+func written(t *testing.T, content map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range content {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// turnNames returns the Turns of a set as namespace/name.
+func turnNames(set *manifest.Set) []string {
+	var names []string
+	for _, t := range set.Turns() {
+		names = append(names, t.Namespace+"/"+t.Name)
+	}
+	return names
+}
+
+func TestLoadReads(t *testing.T) {
+	t.Parallel()
+	second := strings.ReplaceAll(turn, "first", "second")
+	cases := map[string]struct {
+		reason string
+		files  map[string]string
+		want   []string
+	}{
+		"nested directories": {
+			"manifests lie in folders by team or environment",
+			map[string]string{"b/c/turn.yml": second, "a.YAML": turn},
+			[]string{"default/first", "default/second"},
+		},
+		"other files": {
+			"READMEs, hidden files and kustomizations are no manifests",
+			map[string]string{
+				"turn.yaml": turn, "README.md": "# x", ".hidden.yaml": "{", ".git/x.yaml": "{", "kustomization.yaml": "resources: []",
+			},
+			[]string{"default/first"},
+		},
+		"documents of one file": {
+			"comments, empty documents and end marks separate no objects",
+			map[string]string{"all.yaml": "# first\n---\n" + turn + "...\n--- # second\n" + second + "---\n# end\n"},
+			[]string{"default/first", "default/second"},
+		},
+		"line ends of Windows, byte order mark": {
+			"editors write them",
+			map[string]string{"all.yaml": "\ufeff" + strings.ReplaceAll(turn+"---\n"+second, "\n", "\r\n")},
+			[]string{"default/first", "default/second"},
+		},
+		"JSON with tabs": {
+			"JSON allows what YAML does not",
+			map[string]string{
+				"a.json": "{\n\t\"apiVersion\": \"capstan.dev/v1alpha1\",\n\t\"kind\": \"Turn\", \"metadata\": {\"name\": \"first\"},\n\t" +
+					"\"spec\": {\"agentRef\": {\"name\": \"a\"}, \"message\": \"m\"}}\n",
+			},
+			[]string{"default/first"},
+		},
+		"flow-style YAML": {
+			"it begins like JSON",
+			map[string]string{
+				"a.yaml": "{apiVersion: capstan.dev/v1alpha1, kind: Turn, metadata: {name: first}, spec: {agentRef: {name: a}, message: m}}",
+			},
+			[]string{"default/first"},
+		},
+		"a separator within a block text": {
+			"an indented one separates nothing",
+			map[string]string{"a.yaml": strings.Replace(turn, "spec: {agentRef: {name: support}, message: Hello}",
+				"spec:\n  agentRef: {name: support}\n  message: |\n    Hello\n    ---\n    there", 1)},
+			[]string{"default/first"},
+		},
+		"a list": {
+			"kubectl get -o yaml prints one",
+			map[string]string{"a.yaml": "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.TrimSpace(turn), "\n", "\n  ")},
+			[]string{"default/first"},
+		},
+		"another namespace": {
+			"the same name may exist in each",
+			map[string]string{"a.yaml": turn, "b.yaml": strings.ReplaceAll(turn, "{name: first}", "{name: first, namespace: helpdesk}")},
+			[]string{"default/first", "helpdesk/first"},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			set, err := manifest.Load(t.Context(), []string{written(t, tc.files)}, manifest.Options{})
+			if err != nil {
+				t.Fatalf("%s: %v", tc.reason, err)
+			}
+			if diff := cmp.Diff(tc.want, turnNames(set)); diff != "" {
+				t.Errorf("%s: Turns (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		reason string
+		files  map[string]string
+		want   []string // the error's lines, without the directory
+	}{
+		"each fault of each file": {
+			"people want to correct all at once",
+			map[string]string{"a.yaml": blankTurn, "b.yaml": turn + "---\n" + strings.Replace(agent, "spec:", "sepc:", 1)},
+			[]string{
+				`a.yaml: Turn default/blank: spec.message: Invalid value: " ": message must not be blank: ` +
+					`white space, control and zero-width characters alone say nothing`,
+				"b.yaml:6: Agent default/support: sepc: unknown field: check its spelling and indentation",
+				"b.yaml:6: Agent default/support: spec: Required value",
+			},
+		},
+		"the same object twice": {
+			"one of them would be lost",
+			map[string]string{"a.yaml": turn, "b.yaml": turn},
+			[]string{"b.yaml: Turn default/first: metadata.name: must be unique: a.yaml holds the same object"},
+		},
+		"an unknown kind of ours": {
+			"it is a slip, not somebody else's object",
+			map[string]string{"a.yaml": strings.Replace(turn, "kind: Turn", "kind: Trun", 1)},
+			[]string{"a.yaml: Trun first: unknown kind in capstan.dev/v1alpha1: " +
+				"must be one of Agent, ModelProvider, PromptProfile, Turn in capstan.dev/v1alpha1"},
+		},
+		"an unknown version of ours": {
+			"its fields may mean other things",
+			map[string]string{"a.yaml": strings.Replace(turn, "v1alpha1", "v2", 1)},
+			[]string{"a.yaml: Turn first: unknown kind in capstan.dev/v2: " +
+				"must be one of Agent, ModelProvider, PromptProfile, Turn in capstan.dev/v1alpha1"},
+		},
+		"no kind": {
+			"it cannot be told what it is",
+			map[string]string{"a.yaml": "apiVersion: v1\n"},
+			[]string{"a.yaml: kind: must be given, as a text"},
+		},
+		"a generated name": {
+			"only a server generates names",
+			map[string]string{"a.yaml": strings.Replace(turn, "name: first", "generateName: first-", 1)},
+			[]string{"a.yaml: Turn: metadata.name: must be given: names are generated only in a cluster"},
+		},
+		"metadata of wrong types": {
+			"the message must name the part",
+			map[string]string{"a.yaml": strings.Replace(turn, "{name: first}", "{name: first, labels: [a]}", 1), "b.yaml": strings.Replace(turn, "{name: first}", "5", 1)},
+			[]string{"a.yaml: Turn first: metadata.labels: must not be of the type array", "b.yaml: Turn: metadata: must not be of the type number"},
+		},
+		"a key twice": {
+			"one of the values would be lost",
+			map[string]string{"a.yaml": turn + "kind: Agent\n"},
+			[]string{`a.yaml: must be YAML: yaml: unmarshal errors: line 5: key "kind" already set in map`},
+		},
+		"broken YAML in a later document": {
+			"the parser's line must be the file's",
+			map[string]string{"a.yaml": turn + "---\na: 1\nb: [\n"},
+			[]string{"a.yaml:6: must be YAML: yaml: line 7: did not find expected node content"},
+		},
+		"no object": {
+			"a text is no manifest",
+			map[string]string{"a.yaml": "hello"},
+			[]string{"a.yaml: must be an object with apiVersion, kind and metadata"},
+		},
+		"other encodings": {
+			"they would be read as something else",
+			map[string]string{"a.yaml": "a: \xff\xfe"},
+			[]string{"a.yaml: must be UTF-8 text"},
+		},
+		"a Secret that is not encoded": {
+			"no message may repeat the value",
+			map[string]string{"a.yaml": "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {key: not-base64!}\nstringData: {port: 80}\n"},
+			[]string{
+				"a.yaml: Secret default/s: data[key]: must be base64: use stringData for a value that is not encoded",
+				"a.yaml: Secret default/s: stringData[port]: must be a text: put it in quotes",
+			},
+		},
+		"a directory without manifests": {
+			"the path is probably wrong",
+			map[string]string{"README.md": "x"},
+			[]string{": failed to read the directory: it must hold a *.yaml, *.yml or *.json file"},
+		},
+		"a file of 9 MiB": {
+			"it is no manifest",
+			map[string]string{"a.yaml": strings.Repeat("#", 9<<20)},
+			[]string{"a.yaml: failed to read it: it must be at most 8 MiB"},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := written(t, tc.files)
+			_, err := manifest.Load(t.Context(), []string{dir}, manifest.Options{})
+			if err == nil {
+				t.Fatalf("%s: Load succeeded, want an error", tc.reason)
+			}
+			text := strings.ReplaceAll(strings.ReplaceAll(err.Error(), dir+"/", ""), dir, "")
+			if diff := cmp.Diff(tc.want, strings.Split(text, "\n")); diff != "" {
+				t.Errorf("%s: error (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestLoadPaths(t *testing.T) {
+	t.Parallel()
+	dir := written(t, map[string]string{"turn.yaml": turn, "x.txt": agent})
+	t.Run("a file of any extension, and standard input", func(t *testing.T) {
+		t.Parallel()
+		set, err := manifest.Load(t.Context(), []string{filepath.Join(dir, "x.txt"), "-"},
+			manifest.Options{Stdin: strings.NewReader(turn), Namespace: "helpdesk"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"helpdesk/first"}, turnNames(set)); diff != "" {
+			t.Errorf("Turns (-want +got):\n%s", diff)
+		}
+		if _, ok := set.Agent("helpdesk", "support"); !ok {
+			t.Error("the set lacks Agent helpdesk/support")
+		}
+	})
+	t.Run("a file named twice is read once", func(t *testing.T) {
+		t.Parallel()
+		if _, err := manifest.Load(t.Context(), []string{dir, filepath.Join(dir, "turn.yaml")}, manifest.Options{}); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a directory behind a symbolic link", func(t *testing.T) {
+		t.Parallel()
+		link := filepath.Join(t.TempDir(), "link")
+		if err := os.Symlink(dir, link); err != nil {
+			t.Fatal(err)
+		}
+		set, err := manifest.Load(t.Context(), []string{link}, manifest.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"default/first"}, turnNames(set)); diff != "" {
+			t.Errorf("Turns (-want +got):\n%s", diff)
+		}
+	})
+	refused := map[string]struct {
+		paths []string
+		want  string
+	}{
+		"no path":           {nil, "failed to load manifests: name a file, a directory or - for standard input"},
+		"a path of nothing": {[]string{filepath.Join(dir, "none")}, filepath.Join(dir, "none") + ": failed to find it: no such file or directory"},
+		"no standard input": {[]string{"-"}, "-: failed to read standard input: there is none"},
+	}
+	for name, tc := range refused {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := manifest.Load(t.Context(), tc.paths, manifest.Options{})
+			if err == nil || err.Error() != tc.want {
+				t.Errorf("Load(%q) returned %v, want %s", tc.paths, err, tc.want)
+			}
+		})
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	for _, seed := range []string{agent, turn, blankTurn + "---\n" + configMap, "{}", "[]", "---", "...", "a: &a [*a]", `{"a":1}{"b":2}`, "{", "\x00"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		set, err := manifest.Load(t.Context(), []string{"-"}, manifest.Options{Stdin: strings.NewReader(text)})
+		if (set == nil) != (err != nil) {
+			t.Errorf("Load returned set %v and error %v, want exactly one of them", set, err)
+		}
+	})
+}

@@ -1,0 +1,79 @@
+package manifest
+
+import (
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/yaml"
+
+	"github.com/capstan-dev/capstan/config/crd"
+)
+
+// kindSchema is what an API server works with once it has read a CRD. It is safe for concurrent use.
+type kindSchema struct {
+	structural *structuralschema.Structural
+	openAPI    validation.SchemaValidator
+	rules      *cel.Validator
+}
+
+// schemas returns the schema of each of our kinds. Compiling the CEL rules takes tens of milliseconds, so it is
+// done once, and not before it is needed.
+var schemas = sync.OnceValues(compileSchemas)
+
+func compileSchemas() (map[string]*kindSchema, error) {
+	files, err := fs.Glob(crd.Bases, "bases/*.yaml")
+	if err != nil {
+		return nil, fmt.Errorf("failed to list the embedded CRDs: %w", err)
+	}
+	compiled := make(map[string]*kindSchema, len(files))
+	for _, file := range files {
+		text, err := crd.Bases.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("failed to read the embedded CRD %q: %w", file, err)
+		}
+		definition := &apiextensionsv1.CustomResourceDefinition{}
+		if err := yaml.UnmarshalStrict(text, definition); err != nil {
+			return nil, fmt.Errorf("failed to parse the embedded CRD %q: %w", file, err)
+		}
+		schema, err := compile(definition)
+		if err != nil {
+			return nil, fmt.Errorf("failed to compile the embedded CRD %q: %w", file, err)
+		}
+		compiled[definition.Spec.Names.Kind] = schema
+	}
+	return compiled, nil
+}
+
+// compile takes the steps that an API server takes when it begins to serve a CRD. Our CRDs have one version.
+func compile(definition *apiextensionsv1.CustomResourceDefinition) (*kindSchema, error) {
+	internal := &apiextensions.JSONSchemaProps{}
+	external := definition.Spec.Versions[0].Schema.OpenAPIV3Schema
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(external, internal, nil); err != nil {
+		return nil, fmt.Errorf("failed to convert the schema: %w", err)
+	}
+	structural, err := structuralschema.NewStructural(internal)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make the schema structural: %w", err)
+	}
+	structural = structural.DeepCopy() // pruning changes the defaults, which belong to internal
+	if err := defaulting.PruneDefaults(structural); err != nil {
+		return nil, fmt.Errorf("failed to prune the defaults: %w", err)
+	}
+	openAPI, _, err := validation.NewSchemaValidator(internal)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make a validator: %w", err)
+	}
+	return &kindSchema{
+		structural: structural,
+		openAPI:    openAPI,
+		rules:      cel.NewValidator(structural, true, celconfig.PerCallLimit),
+	}, nil
+}

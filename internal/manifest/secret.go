@@ -1,0 +1,183 @@
+package manifest
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
+	"k8s.io/apimachinery/pkg/api/operation"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// secretFields are the fields of a Secret beside its metadata.
+var secretFields = []string{"apiVersion", "kind", "metadata", "type", "immutable", "data", "stringData"}
+
+// addSecret takes a Secret into the set. It has no CRD, so the checks are written out here; no message repeats a value.
+func (l *loader) addSecret(ctx context.Context, at origin, object map[string]any) {
+	secret, findings := readSecret(ctx, object, l.opts.Namespace)
+	key := objectKey{"Secret", types.NamespacedName{Namespace: secret.Namespace, Name: secret.Name}}
+	if l.claim(at, key, findings) {
+		l.set.secrets[key.NamespacedName] = secret
+	}
+}
+
+func readSecret(ctx context.Context, object map[string]any, namespace string) (*corev1.Secret, []finding) {
+	secret := &corev1.Secret{Data: map[string][]byte{}}
+	secret.APIVersion, secret.Kind = "v1", "Secret"
+	meta, present, unknown, err := objectmeta.GetObjectMetaWithOptions(object, objectmeta.ObjectMetaOptions{ReturnUnknownFieldPaths: true})
+	if err != nil {
+		secret.Name, secret.Namespace = nameOf(object), namespace
+		return secret, []finding{malformed(err)}
+	}
+	if !present {
+		meta = &metav1.ObjectMeta{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		if !slices.Contains(secretFields, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	var findings []finding
+	for _, path := range unknown {
+		findings = append(findings, finding{path, "unknown field: check its spelling and indentation"})
+	}
+	forgetServer(meta)
+	if meta.Namespace == "" {
+		meta.Namespace = namespace
+	}
+	secret.ObjectMeta = *meta
+	for _, problem := range apivalidation.ValidateObjectMetaDeclaratively(ctx, operation.Create, meta, nil, true,
+		apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"), true) {
+		findings = append(findings, finding{problem.Field, shorten(problem).ErrorBody()})
+	}
+	return secret, append(findings, readValues(object, secret)...)
+}
+
+// readValues fills in the type and the data of a Secret. As on a server, stringData wins over data.
+func readValues(object map[string]any, secret *corev1.Secret) []finding {
+	var findings []finding
+	if kind, ok := object["type"].(string); ok {
+		secret.Type = corev1.SecretType(kind)
+	} else if object["type"] != nil {
+		findings = append(findings, finding{"type", "must be a text"})
+	}
+	if immutable, ok := object["immutable"].(bool); ok {
+		secret.Immutable = &immutable
+	} else if object["immutable"] != nil {
+		findings = append(findings, finding{"immutable", "must be true or false"})
+	}
+	findings = append(findings, eachValue(object, "data", func(key, value string) string {
+		decoded, err := base64.StdEncoding.DecodeString(value)
+		if err != nil {
+			return "must be base64: use stringData for a value that is not encoded"
+		}
+		secret.Data[key] = decoded
+		return ""
+	})...)
+	return append(findings, eachValue(object, "stringData", func(key, value string) string {
+		secret.Data[key] = []byte(value)
+		return ""
+	})...)
+}
+
+// eachValue calls take with each entry of a field; take returns what is wrong with the value.
+func eachValue(object map[string]any, name string, take func(key, value string) (wrong string)) []finding {
+	if object[name] == nil {
+		return nil
+	}
+	entries, ok := object[name].(map[string]any)
+	if !ok {
+		return []finding{{name, "must be a map of keys and values"}}
+	}
+	var findings []finding
+	for _, key := range slices.Sorted(maps.Keys(entries)) {
+		path := fmt.Sprintf("%s[%s]", name, key)
+		for _, wrong := range validation.IsConfigMapKey(key) {
+			findings = append(findings, finding{path, wrong})
+		}
+		value, ok := entries[key].(string)
+		if !ok && entries[key] != nil {
+			findings = append(findings, finding{path, "must be a text: put it in quotes"})
+			continue
+		}
+		if wrong := take(key, value); wrong != "" {
+			findings = append(findings, finding{path, wrong})
+		}
+	}
+	return findings
+}
+
+// SetSecretFromEnv sets one key of a Secret to the value of an environment variable, over what the manifests say. The spec
+// is NAME/KEY=ENVVAR, which sets it in each namespace that the Set has objects in, or NAMESPACE/NAME/KEY=ENVVAR. A Secret
+// that the manifests lack is made. The lookup is os.LookupEnv or the like. No error repeats the value.
+func (s *Set) SetSecretFromEnv(spec string, lookup func(name string) (value string, ok bool)) error {
+	target, variable, ok := strings.Cut(spec, "=")
+	parts := strings.Split(target, "/")
+	if !ok || variable == "" || len(parts) < 2 || len(parts) > 3 {
+		return fmt.Errorf("failed to read %q: must be NAME/KEY=ENVVAR or NAMESPACE/NAME/KEY=ENVVAR", target)
+	}
+	name, key := parts[len(parts)-2], parts[len(parts)-1]
+	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
+		return fmt.Errorf("failed to read %q: the Secret's name %q %s", target, name, wrong[0])
+	}
+	if wrong := validation.IsConfigMapKey(key); len(wrong) > 0 {
+		return fmt.Errorf("failed to read %q: the key %q %s", target, key, wrong[0])
+	}
+	namespaces := s.namespaces()
+	if len(parts) == 3 {
+		if wrong := validation.IsDNS1123Label(parts[0]); len(wrong) > 0 {
+			return fmt.Errorf("failed to read %q: the namespace %q %s", target, parts[0], wrong[0])
+		}
+		namespaces = parts[:1]
+	}
+	value, ok := lookup(variable)
+	if !ok || value == "" {
+		return fmt.Errorf("failed to set %q: environment variable %q must be set and not empty", target, variable)
+	}
+	for _, namespace := range namespaces {
+		s.setSecret(types.NamespacedName{Namespace: namespace, Name: name}, key, value)
+	}
+	return nil
+}
+
+func (s *Set) setSecret(name types.NamespacedName, key, value string) {
+	secret, ok := s.secrets[name]
+	if !ok {
+		secret = &corev1.Secret{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
+			Type:       corev1.SecretTypeOpaque,
+			Data:       map[string][]byte{},
+		}
+		s.secrets[name] = secret
+	}
+	secret.Data[key] = []byte(value)
+}
+
+// namespaces returns the namespaces of our objects, sorted; default if there are none.
+func (s *Set) namespaces() []string {
+	used := map[string]bool{}
+	note(used, s.agents)
+	note(used, s.profiles)
+	note(used, s.providers)
+	note(used, s.turns)
+	if len(used) == 0 {
+		return []string{metav1.NamespaceDefault}
+	}
+	return slices.Sorted(maps.Keys(used))
+}
+
+func note[T any](used map[string]bool, objects map[types.NamespacedName]T) {
+	for name := range objects {
+		used[name.Namespace] = true
+	}
+}

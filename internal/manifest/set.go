@@ -1,0 +1,104 @@
+package manifest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// Set holds the objects of some manifests, valid and with their defaults. Its objects have no status and generation 0,
+// since no API server has seen them; they belong to the Set and must not be changed.
+type Set struct {
+	// Ignored has a line for each object that was left out because Capstan has no use for its kind.
+	Ignored []string
+
+	agents    map[types.NamespacedName]*v1alpha1.Agent
+	profiles  map[types.NamespacedName]*v1alpha1.PromptProfile
+	providers map[types.NamespacedName]*v1alpha1.ModelProvider
+	turns     map[types.NamespacedName]*v1alpha1.Turn
+	secrets   map[types.NamespacedName]*corev1.Secret
+}
+
+func newSet() *Set {
+	return &Set{
+		agents:    map[types.NamespacedName]*v1alpha1.Agent{},
+		profiles:  map[types.NamespacedName]*v1alpha1.PromptProfile{},
+		providers: map[types.NamespacedName]*v1alpha1.ModelProvider{},
+		turns:     map[types.NamespacedName]*v1alpha1.Turn{},
+		secrets:   map[types.NamespacedName]*corev1.Secret{},
+	}
+}
+
+// Agent returns an Agent; ok is false if the manifests do not hold it.
+func (s *Set) Agent(namespace, name string) (agent *v1alpha1.Agent, ok bool) {
+	agent, ok = s.agents[types.NamespacedName{Namespace: namespace, Name: name}]
+	return agent, ok
+}
+
+// PromptProfile returns a PromptProfile; ok is false if the manifests do not hold it.
+func (s *Set) PromptProfile(namespace, name string) (profile *v1alpha1.PromptProfile, ok bool) {
+	profile, ok = s.profiles[types.NamespacedName{Namespace: namespace, Name: name}]
+	return profile, ok
+}
+
+// ModelProvider returns a ModelProvider; ok is false if the manifests do not hold it.
+func (s *Set) ModelProvider(namespace, name string) (provider *v1alpha1.ModelProvider, ok bool) {
+	provider, ok = s.providers[types.NamespacedName{Namespace: namespace, Name: name}]
+	return provider, ok
+}
+
+// Secret returns a Secret, its stringData merged into its data; ok is false if the manifests do not hold it.
+func (s *Set) Secret(namespace, name string) (secret *corev1.Secret, ok bool) {
+	secret, ok = s.secrets[types.NamespacedName{Namespace: namespace, Name: name}]
+	return secret, ok
+}
+
+// Turns returns all Turns, sorted by namespace and name.
+func (s *Set) Turns() []*v1alpha1.Turn {
+	return slices.SortedFunc(maps.Values(s.turns), func(a, b *v1alpha1.Turn) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// Turn returns the Turn of a name, which may be given as NAMESPACE/NAME. With an empty name it returns the only Turn. The
+// error lists the Turns there are.
+func (s *Set) Turn(name string) (*v1alpha1.Turn, error) {
+	var found []*v1alpha1.Turn
+	for _, turn := range s.Turns() {
+		if name == "" || name == turn.Name || name == turn.Namespace+"/"+turn.Name {
+			found = append(found, turn)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(s.turns) == 0:
+		return nil, errors.New("failed to choose a Turn: the manifests hold none")
+	case len(found) == 0:
+		return nil, fmt.Errorf("failed to find Turn %q: the manifests hold %s", name, list(s.Turns()))
+	default:
+		return nil, fmt.Errorf("failed to choose a Turn: name one of %s", list(found))
+	}
+}
+
+// list names Turns, at most 10 of them.
+func list(turns []*v1alpha1.Turn) string {
+	const most = 10
+	names := make([]string, 0, most)
+	for _, turn := range turns[:min(len(turns), most)] {
+		names = append(names, turn.Namespace+"/"+turn.Name)
+	}
+	text := strings.Join(names, ", ")
+	if more := len(turns) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}

@@ -1,0 +1,135 @@
+package manifest_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/manifest"
+)
+
+func loaded(t *testing.T, documents ...string) *manifest.Set {
+	t.Helper()
+	set, err := manifest.Load(t.Context(), []string{"-"},
+		manifest.Options{Stdin: strings.NewReader(strings.Join(documents, "\n---\n"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func TestObjectsAreAsAfterCreation(t *testing.T) {
+	t.Parallel()
+	exported := strings.Replace(turn, "{name: first}",
+		"{name: first, uid: u, resourceVersion: '7', generation: 3, creationTimestamp: '2026-01-01T00:00:00Z', labels: {a: b}}", 1) +
+		"status: {stopReason: Completed}\n"
+	got, err := loaded(t, exported).Turn("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Spec.Citations != "Show" || got.Spec.Execution != "Run" || got.Spec.DesiredState != "Active" {
+		t.Errorf("the spec lacks its defaults: %+v", got.Spec)
+	}
+	if got.Status.StopReason != "" {
+		t.Errorf("the status is %+v, want none: a Turn that is created has not run", got.Status)
+	}
+	meta := got.ObjectMeta
+	if meta.Generation != 0 || meta.UID != "" || meta.ResourceVersion != "" || !meta.CreationTimestamp.IsZero() {
+		t.Errorf("metadata is %+v, want none of what a server sets", meta)
+	}
+	if got.Kind != "Turn" || meta.Labels["a"] != "b" {
+		t.Errorf("kind %q, labels %v: want them kept", got.Kind, meta.Labels)
+	}
+}
+
+func TestIgnored(t *testing.T) {
+	t.Parallel()
+	want := []string{"-:1: ConfigMap notes: left out, since Capstan does not use ConfigMap of v1"}
+	if diff := cmp.Diff(want, loaded(t, configMap, turn).Ignored); diff != "" {
+		t.Errorf("Ignored (-want +got):\n%s", diff)
+	}
+}
+
+func TestTurnChoice(t *testing.T) {
+	t.Parallel()
+	second := strings.ReplaceAll(turn, "first", "second")
+	elsewhere := strings.ReplaceAll(turn, "{name: first}", "{name: first, namespace: helpdesk}")
+	cases := map[string]struct {
+		documents []string
+		name      string
+		want, err string
+	}{
+		"the only one":            {[]string{turn}, "", "default/first", ""},
+		"by name":                 {[]string{turn, second}, "second", "default/second", ""},
+		"by namespace and name":   {[]string{turn, elsewhere}, "helpdesk/first", "helpdesk/first", ""},
+		"none":                    {[]string{agent}, "", "", "failed to choose a Turn: the manifests hold none"},
+		"several":                 {[]string{turn, second}, "", "", "failed to choose a Turn: name one of default/first, default/second"},
+		"an unknown one":          {[]string{turn}, "third", "", `failed to find Turn "third": the manifests hold default/first`},
+		"a name of two of them":   {[]string{turn, elsewhere}, "first", "", "failed to choose a Turn: name one of default/first, helpdesk/first"},
+		"an unknown name of none": {[]string{agent}, "first", "", "failed to choose a Turn: the manifests hold none"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := loaded(t, tc.documents...).Turn(tc.name)
+			switch {
+			case tc.err != "":
+				if err == nil || err.Error() != tc.err {
+					t.Errorf("Turn(%q) returned error %v, want %s", tc.name, err, tc.err)
+				}
+			case err != nil:
+				t.Errorf("Turn(%q) returned error %v", tc.name, err)
+			case got.Namespace+"/"+got.Name != tc.want:
+				t.Errorf("Turn(%q) returned %s/%s, want %s", tc.name, got.Namespace, got.Name, tc.want)
+			}
+		})
+	}
+}
+
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ntype: Opaque\ndata: {a: YQ==, b: YQ==}\nstringData: {b: text}\n"
+	elsewhere := strings.ReplaceAll(turn, "{name: first}", "{name: first, namespace: helpdesk}")
+	lookup := func(name string) (string, bool) {
+		value, ok := map[string]string{"KEY": "from-env", "EMPTY": ""}[name]
+		return value, ok
+	}
+	cases := map[string]struct {
+		spec string
+		want map[string]string // namespace/name/key to value
+		err  string
+	}{
+		"stringData over data":         {"", map[string]string{"default/s/a": "a", "default/s/b": "text"}, ""},
+		"over the manifest's":          {"s/a=KEY", map[string]string{"default/s/a": "from-env", "default/s/b": "text", "helpdesk/s/a": "from-env"}, ""},
+		"a new Secret":                 {"new/k=KEY", map[string]string{"default/new/k": "from-env", "helpdesk/new/k": "from-env"}, ""},
+		"one namespace":                {"helpdesk/s/a=KEY", map[string]string{"default/s/a": "a", "helpdesk/s/a": "from-env"}, ""},
+		"no key":                       {"s=KEY", nil, `failed to read "s": must be NAME/KEY=ENVVAR or NAMESPACE/NAME/KEY=ENVVAR`},
+		"no variable":                  {"s/a", nil, `failed to read "s/a": must be NAME/KEY=ENVVAR or NAMESPACE/NAME/KEY=ENVVAR`},
+		"a variable that is not set":   {"s/a=OTHER", nil, `failed to set "s/a": environment variable "OTHER" must be set and not empty`},
+		"a variable that is empty":     {"s/a=EMPTY", nil, `failed to set "s/a": environment variable "EMPTY" must be set and not empty`},
+		"a name that is none":          {"S/a=KEY", nil, `failed to read "S/a": the Secret's name "S" a lowercase RFC 1123 subdomain must consist of`},
+		"a key that is none":           {"s/a b=KEY", nil, `failed to read "s/a b": the key "a b" a valid config key must consist of`},
+		"a namespace that is none":     {"N/s/a=KEY", nil, `failed to read "N/s/a": the namespace "N" a lowercase RFC 1123 label must consist of`},
+		"too many parts of the target": {"a/b/c/d=KEY", nil, `failed to read "a/b/c/d": must be NAME/KEY=ENVVAR`},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			set := loaded(t, secret, turn, elsewhere)
+			if tc.spec != "" {
+				err := set.SetSecretFromEnv(tc.spec, lookup)
+				if tc.err != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.err)) || tc.err == "" && err != nil {
+					t.Fatalf("SetSecretFromEnv(%q) returned error %v, want %q", tc.spec, err, tc.err)
+				}
+			}
+			for path, want := range tc.want {
+				parts := strings.Split(path, "/")
+				got, ok := set.Secret(parts[0], parts[1])
+				if !ok || string(got.Data[parts[2]]) != want {
+					t.Errorf("Secret key %s is not as wanted after %q", path, tc.spec)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,101 @@
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Bounds of what Load reads. They are far beyond what an API server would take, and keep a wrong path (a disk image, the
+// root directory) from filling the memory.
+const (
+	maxFileBytes = 8 << 20
+	maxFiles     = 1000
+)
+
+// standardInput is the path that stands for standard input.
+const standardInput = "-"
+
+// files returns the files a path stands for: itself, or if it is a directory, all manifests in it and below, in lexical
+// order. Names that begin with a period are left out, as are kustomization files, which are no objects.
+func files(path string) ([]string, error) {
+	if path == standardInput {
+		return []string{path}, nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("failed to find it: %w", bare(err))
+	}
+	if !info.IsDir() {
+		return []string{filepath.Clean(path)}, nil
+	}
+	var found []string
+	// As a file system of its own, since a walk by path would not enter a directory that is a symbolic link.
+	err = fs.WalkDir(os.DirFS(path), ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return fmt.Errorf("failed to read %q: %w", name, bare(err))
+		case name != "." && strings.HasPrefix(entry.Name(), "."):
+			if entry.IsDir() {
+				return filepath.SkipDir
+			}
+			return nil
+		case entry.IsDir() || !isManifest(entry.Name()):
+			return nil
+		case len(found) == maxFiles:
+			return fmt.Errorf("failed to read the directory: it must hold at most %d manifests", maxFiles)
+		}
+		found = append(found, filepath.Join(path, filepath.FromSlash(name)))
+		return nil
+	})
+	if err == nil && len(found) == 0 {
+		err = errors.New("failed to read the directory: it must hold a *.yaml, *.yml or *.json file")
+	}
+	return found, err
+}
+
+func isManifest(name string) bool {
+	extension := strings.ToLower(filepath.Ext(name))
+	base := strings.ToLower(strings.TrimSuffix(name, filepath.Ext(name)))
+	return base != "kustomization" && slices.Contains([]string{".yaml", ".yml", ".json"}, extension)
+}
+
+// read returns the content of a file or of standard input, at most maxFileBytes.
+func read(path string, stdin io.Reader) ([]byte, error) {
+	if path == standardInput {
+		if stdin == nil {
+			return nil, errors.New("failed to read standard input: there is none")
+		}
+		return readBounded(stdin)
+	}
+	file, err := os.Open(path) //nolint:gosec // because which files to read is for the caller to say
+	if err != nil {
+		return nil, fmt.Errorf("failed to open it: %w", bare(err))
+	}
+	text, err := readBounded(file)
+	return text, errors.Join(err, file.Close())
+}
+
+func readBounded(r io.Reader) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxFileBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("failed to read it: %w", bare(err))
+	}
+	if len(text) > maxFileBytes {
+		return nil, fmt.Errorf("failed to read it: it must be at most %d MiB", maxFileBytes>>20)
+	}
+	return text, nil
+}
+
+// bare takes the path off an error of the file system, since whoever reports it names the file already.
+func bare(err error) error {
+	if failed, ok := errors.AsType[*fs.PathError](err); ok {
+		return failed.Err
+	}
+	return err
+}

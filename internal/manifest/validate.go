@@ -1,0 +1,128 @@
+package manifest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/api/operation"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+)
+
+// longestQuote is how many characters of a bad value an error message repeats.
+const longestQuote = 64
+
+// finding is a problem of one field.
+type finding struct {
+	field, message string
+}
+
+// admit makes an object what an API server would store when it is created, and returns what that server would refuse it
+// for: decoding with its strict checks, pruning, defaulting, then validation.
+func (k *kindSchema) admit(ctx context.Context, object map[string]any, namespace string) (*metav1.ObjectMeta, []finding) {
+	meta, present, unknown, err := objectmeta.GetObjectMetaWithOptions(object, objectmeta.ObjectMetaOptions{ReturnUnknownFieldPaths: true})
+	if err != nil {
+		return &metav1.ObjectMeta{}, []finding{malformed(err)}
+	}
+	if !present {
+		meta = &metav1.ObjectMeta{}
+	}
+	unknown = append(unknown, pruning.PruneWithOptions(object, k.structural, true,
+		structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})...)
+	defaulting.PruneNonNullableNullsWithoutDefaults(object, k.structural)
+	defaulting.Default(object, k.structural)
+	delete(object, "status")
+	findings := make([]finding, 0, len(unknown))
+	for _, path := range unknown {
+		findings = append(findings, finding{path, "unknown field: check its spelling and indentation"})
+	}
+
+	forgetServer(meta)
+	if meta.Namespace == "" {
+		meta.Namespace = namespace
+	}
+	if err := objectmeta.SetObjectMeta(object, meta); err != nil {
+		return meta, append(findings, malformed(err))
+	}
+	for _, problem := range k.validate(ctx, object, meta) {
+		if problem.Field == "metadata.name" && problem.Type == field.ErrorTypeRequired {
+			findings = append(findings, finding{problem.Field, "must be given: names are generated only in a cluster"})
+			continue
+		}
+		findings = append(findings, finding{problem.Field, shorten(problem).ErrorBody()})
+	}
+	return meta, findings
+}
+
+// forgetServer removes what only a server sets, so that the output of kubectl get -o yaml is a manifest too.
+func forgetServer(meta *metav1.ObjectMeta) {
+	meta.UID = ""
+	meta.ResourceVersion = ""
+	meta.Generation = 0
+	meta.CreationTimestamp = metav1.Time{}
+	meta.DeletionTimestamp = nil
+	meta.DeletionGracePeriodSeconds = nil
+	meta.ManagedFields = nil
+}
+
+// validate composes the checks as an API server does for the creation of a custom resource. Our schemas embed no
+// resources, whose metadata would need a check of its own.
+func (k *kindSchema) validate(ctx context.Context, object map[string]any, meta *metav1.ObjectMeta) field.ErrorList {
+	problems := apivalidation.ValidateObjectMetaDeclaratively(ctx, operation.Create, meta, nil, true,
+		apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"), true)
+	problems = append(problems, validation.ValidateCustomResource(nil, object, k.openAPI)...)
+	problems = append(problems, listtype.ValidateListSetsAndMaps(nil, k.structural, object)...)
+	if blocksRules(problems) {
+		return problems
+	}
+	broken, _ := k.rules.Validate(ctx, nil, k.structural, object, nil, celconfig.RuntimeCELCostBudget)
+	return append(problems, broken...)
+}
+
+// blocksRules reports whether CEL rules cannot be trusted with the object: values of a wrong type would break them, and
+// values beyond their bounds could cost more than the rules were admitted for.
+func blocksRules(problems field.ErrorList) bool {
+	for _, problem := range problems {
+		switch problem.Type { //nolint:exhaustive // because all other types leave the rules sound
+		case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
+			return true
+		}
+	}
+	return false
+}
+
+// shorten returns a problem that repeats no more than the beginning of a bad value.
+func shorten(problem *field.Error) *field.Error {
+	short := *problem
+	if text, ok := problem.BadValue.(string); ok {
+		if runes := []rune(text); len(runes) > longestQuote {
+			short.BadValue = string(runes[:longestQuote]) + "..."
+		}
+		return &short
+	}
+	if text, err := json.Marshal(problem.BadValue); err == nil && len(text) > longestQuote {
+		short.BadValue = "..."
+	}
+	return &short
+}
+
+// malformed says which part of the metadata has a wrong type.
+func malformed(err error) finding {
+	path := "metadata"
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		if wrong.Field != "" {
+			path += "." + wrong.Field
+		}
+		return finding{path, "must not be of the type " + wrong.Value}
+	}
+	return finding{path, "must be object metadata, such as {name: example}"}
+}

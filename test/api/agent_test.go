@@ -1,0 +1,76 @@
+package api_test
+
+import (
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+const agentBase = `
+apiVersion: capstan.dev/v1alpha1
+kind: Agent
+metadata: {name: support, namespace: default}
+spec:
+  promptProfileRef: {name: support}
+  models: [{providerRef: {name: demo}, model: demo-small}]
+`
+
+var _ = Describe("Agent", func() {
+	It("has defaults", func(ctx SpecContext) {
+		spec := accepted(ctx, agentBase, `{}`)
+		Expect(spec).To(HaveKeyWithValue("timeZone", "UTC"))
+		Expect(spec).To(HaveKeyWithValue("decisionKey", "support.chat.turn"))
+		Expect(spec).NotTo(HaveKey("maxParallelTurns"))
+	})
+
+	DescribeTable("accepts",
+		func(ctx SpecContext, patch string) { accepted(ctx, agentBase, patch) },
+		Entry("a time zone with an offset", `spec: {timeZone: Etc/GMT+1}`),
+		Entry("the longest chain", `spec: {models: [`+strings.Repeat(`{providerRef: {name: a}, model: m},`, 8)+`]}`),
+		Entry("temperatures at their bounds", `spec: {models: [
+  {providerRef: {name: a}, model: m, parameters: {temperature: "0"}},
+  {providerRef: {name: a}, model: m, parameters: {temperature: "2.0"}},
+  {providerRef: {name: a}, model: m, parameters: {temperature: "1.999999", maxOutputTokens: 1000000}}]}`),
+		Entry("the longest reference", `spec: {promptProfileRef: {name: `+strings.Repeat("a", 253)+`}}`),
+		Entry("limits at their bounds", `spec: {limits: {timeoutSeconds: 86400, startingDeadlineSeconds: 604800}, maxParallelTurns: 10000}`),
+	)
+
+	DescribeTable("refuses",
+		func(ctx SpecContext, patch, field, message string) { refused(ctx, agentBase, patch, field, message) },
+		Entry("no spec", `spec: null`, "spec", "Required value"),
+		Entry("no profile", `spec: {promptProfileRef: null}`, "spec.promptProfileRef", "Required value"),
+		Entry("no models", `spec: {models: null}`, "spec.models", "Required value"),
+		Entry("an empty chain", `spec: {models: []}`, "spec.models", "at least 1 items"),
+		Entry("too long a chain", `spec: {models: [`+strings.Repeat(`{providerRef: {name: a}, model: m},`, 9)+`]}`,
+			"spec.models", "must have at most 8 items"),
+		Entry("an unknown field", `spec: {modles: []}`, "spec.modles", "unknown field"),
+		Entry("a reference that is no name", `spec: {promptProfileRef: {name: Support_1}}`,
+			"spec.promptProfileRef.name", "name must be a lower-case DNS name"),
+		Entry("a provider that is no name", `spec: {models: [{providerRef: {name: a/b}, model: m}]}`,
+			"spec.models[0].providerRef.name", "name must be a lower-case DNS name"),
+		Entry("a model without a name", `spec: {models: [{providerRef: {name: a}, model: ""}]}`,
+			"spec.models[0].model", "at least 1 chars long"),
+		Entry("a temperature above 2", `spec: {models: [{providerRef: {name: a}, model: m, parameters: {temperature: "2.1"}}]}`,
+			"spec.models[0].parameters.temperature", "should match"),
+		Entry("a temperature that is a number", `spec: {models: [{providerRef: {name: a}, model: m, parameters: {temperature: 0.2}}]}`,
+			"spec.models[0].parameters.temperature", "must be of type string"),
+		Entry("empty parameters", `spec: {models: [{providerRef: {name: a}, model: m, parameters: {}}]}`,
+			"spec.models[0].parameters", "at least 1 properties"),
+		Entry("no room for an answer", `spec: {models: [{providerRef: {name: a}, model: m, parameters: {maxOutputTokens: 0}}]}`,
+			"spec.models[0].parameters.maxOutputTokens", "greater than or equal to 1"),
+		Entry("a time zone that is a path", `spec: {timeZone: ../../etc/passwd}`, "spec.timeZone", "should match"),
+		Entry("an empty time zone", `spec: {timeZone: ""}`, "spec.timeZone", "at least 1 chars long"),
+		Entry("a decision key with a space", `spec: {decisionKey: "a b"}`, "spec.decisionKey", "should match"),
+		Entry("no parallel Turns", `spec: {maxParallelTurns: 0}`, "spec.maxParallelTurns", "greater than or equal to 1"),
+		Entry("too long a description", `spec: {description: `+strings.Repeat("d", 1025)+`}`, "spec.description", "1024"),
+		Entry("too long instructions", `spec: {instructions: `+strings.Repeat("i", 65537)+`}`, "spec.instructions", "65536"),
+		Entry("empty limits", `spec: {limits: {}}`, "spec.limits", "at least 1 properties"),
+		Entry("no time", `spec: {limits: {timeoutSeconds: 0}}`, "spec.limits.timeoutSeconds", "greater than or equal to 1"),
+		Entry("more than a day", `spec: {limits: {timeoutSeconds: 86401}}`, "spec.limits.timeoutSeconds", "less than or equal to 86400"),
+		Entry("too long a wait", `spec: {limits: {startingDeadlineSeconds: 604801}}`,
+			"spec.limits.startingDeadlineSeconds", "less than or equal to 604800"),
+		Entry("a name that is none", `metadata: {name: Support}`, "metadata.name", "lowercase RFC 1123"),
+		Entry("two faults at once", `spec: {timeZone: "", models: []}`, "spec.models", "at least 1 items"),
+	)
+})

@@ -1,0 +1,154 @@
+package api_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+// fullTurn gives a value to each field of a Turn, none of them the default.
+const fullTurn = `
+apiVersion: capstan.dev/v1alpha1
+kind: Turn
+metadata: {generateName: immutable-, namespace: default}
+spec:
+  agentRef: {name: support}
+  message: What are my open loops?
+  parameters: [{name: a, value: x}]
+  history: [{role: User, content: Hello}]
+  context: {facts: [{id: a, text: x}]}
+  citations: Hide
+  limits: {timeoutSeconds: 30}
+  execution: PrepareOnly
+  desiredState: Suspended
+  ttlSecondsAfterFinished: 60
+`
+
+// bareTurn gives a value only to the fields that must have one.
+const bareTurn = `
+apiVersion: capstan.dev/v1alpha1
+kind: Turn
+metadata: {generateName: immutable-, namespace: default}
+spec:
+  agentRef: {name: support}
+  message: What are my open loops?
+`
+
+// immutableFields has a patch for each field of a Turn's spec that must not change: to a value other than in fullTurn and
+// bareTurn. Where there are but two values, VALUE stands for the other one.
+var immutableFields = map[string]string{
+	"agentRef":   `spec: {agentRef: {name: other}}`,
+	"message":    `spec: {message: "And now?"}`,
+	"parameters": `spec: {parameters: [{name: a, value: changed}]}`,
+	"history":    `spec: {history: [{role: Assistant, content: Hello}]}`,
+	"context":    `spec: {context: {facts: [{id: a, text: changed}]}}`,
+	"citations":  `spec: {citations: VALUE}`,
+	"limits":     `spec: {limits: {timeoutSeconds: 31}}`,
+	"execution":  `spec: {execution: VALUE}`,
+}
+
+// patched tries a change of a stored object; the API server checks it and stores nothing.
+func patched(ctx SpecContext, object *unstructured.Unstructured, patch string, opts ...client.PatchOption) error {
+	GinkgoHelper()
+	text, err := yaml.YAMLToJSON([]byte(patch))
+	Expect(err).NotTo(HaveOccurred())
+	return apiClient.Patch(ctx, object.DeepCopy(), client.RawPatch(types.MergePatchType, text), opts...)
+}
+
+// stored creates an object and deletes it after the test.
+func stored(ctx SpecContext, base string) *unstructured.Unstructured {
+	GinkgoHelper()
+	object := merged(base, `{}`)
+	Expect(apiClient.Create(ctx, object)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, object)).To(Succeed()) })
+	return object
+}
+
+var _ = Describe("a stored Turn", func() {
+	refusesChange := func(ctx SpecContext, base, patch, field, message string) {
+		GinkgoHelper()
+		err := patched(ctx, stored(ctx, base), patch, client.DryRunAll)
+		Expect(faultsOf(err)).To(ContainElement(And(
+			HaveField("Field", field), HaveField("Message", ContainSubstring(message)))))
+	}
+	frozen := func(name string) string { return name + " must not change: create a new Turn instead" }
+
+	It("has no field that these tests leave out", func() {
+		all, err := definitions()
+		Expect(err).NotTo(HaveOccurred())
+		turn := all[slices.IndexFunc(all, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Spec.Names.Kind == "Turn" })]
+		known := slices.Collect(maps.Keys(immutableFields))
+		Expect(slices.Collect(maps.Keys(schemaOf(turn).Properties["spec"].Properties))).
+			To(ConsistOf(append(known, "desiredState", "ttlSecondsAfterFinished")))
+	})
+
+	for _, name := range slices.Sorted(maps.Keys(immutableFields)) {
+		change := immutableFields[name]
+		toDefault := map[string]string{"citations": "Show", "execution": "Run"}[name]
+		toOther := map[string]string{"citations": "Hide", "execution": "PrepareOnly"}[name]
+
+		It("refuses a change of "+name, func(ctx SpecContext) {
+			refusesChange(ctx, fullTurn, strings.ReplaceAll(change, "VALUE", toDefault), "spec."+name, frozen(name))
+		})
+		if name == "agentRef" || name == "message" {
+			It("refuses the removal of "+name, func(ctx SpecContext) {
+				refusesChange(ctx, fullTurn, `spec: {`+name+`: null}`, "spec."+name, "Required value")
+			})
+			continue
+		}
+		It("refuses the removal of "+name, func(ctx SpecContext) {
+			refusesChange(ctx, fullTurn, `spec: {`+name+`: null}`, "spec."+name, frozen(name))
+		})
+		It("refuses the addition of "+name, func(ctx SpecContext) {
+			refusesChange(ctx, bareTurn, strings.ReplaceAll(change, "VALUE", toOther), "spec."+name, frozen(name))
+		})
+	}
+
+	It("refuses the removal of the spec", func(ctx SpecContext) {
+		refusesChange(ctx, fullTurn, `spec: null`, "spec", "Required value")
+	})
+	It("refuses the addition of a fact", func(ctx SpecContext) {
+		refusesChange(ctx, fullTurn, `spec: {context: {facts: [{id: a, text: x}, {id: b, text: z}]}}`, "spec.context", frozen("context"))
+	})
+	It("refuses an empty list where there was none", func(ctx SpecContext) {
+		refusesChange(ctx, bareTurn, `spec: {history: []}`, "spec.history", frozen("history"))
+	})
+
+	It("may be suspended and made active again", func(ctx SpecContext) {
+		turn := stored(ctx, bareTurn)
+		Expect(patched(ctx, turn, `spec: {desiredState: Suspended}`)).To(Succeed())
+		Expect(patched(ctx, turn, `spec: {desiredState: Active}`)).To(Succeed())
+	})
+	It("stays cancelled", func(ctx SpecContext) {
+		turn := stored(ctx, bareTurn)
+		Expect(patched(ctx, turn, `spec: {desiredState: Cancelled}`)).To(Succeed())
+		for _, patch := range []string{
+			`spec: {desiredState: Active}`, `spec: {desiredState: Suspended}`, `spec: {desiredState: null}`,
+		} {
+			Expect(faultsOf(patched(ctx, turn, patch, client.DryRunAll))).To(ConsistOf(And(
+				HaveField("Field", "spec.desiredState"),
+				HaveField("Message", ContainSubstring("desiredState must stay Cancelled: cancelling is final, create a new Turn instead")))), patch)
+		}
+	})
+	DescribeTable("may change how long it is kept",
+		func(ctx SpecContext, base, patch string) {
+			Expect(patched(ctx, stored(ctx, base), patch, client.DryRunAll)).To(Succeed())
+		},
+		Entry("longer", fullTurn, `spec: {ttlSecondsAfterFinished: 120}`),
+		Entry("for ever", fullTurn, `spec: {ttlSecondsAfterFinished: null}`),
+		Entry("from for ever to a time", bareTurn, `spec: {ttlSecondsAfterFinished: 0}`),
+	)
+	It("may change its labels, and be applied again as it is", func(ctx SpecContext) {
+		turn := stored(ctx, fullTurn)
+		Expect(patched(ctx, turn, `metadata: {labels: {team: support}}`, client.DryRunAll)).To(Succeed())
+		Expect(patched(ctx, turn, fullTurn, client.DryRunAll)).To(Succeed())
+	})
+})

@@ -1,0 +1,171 @@
+package api_test
+
+import (
+	"io"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// patience is how long a test waits for the API server to catch up.
+const patience = 30 * time.Second
+
+// ready is the status of an object that is Ready, with the field of its kind's hash.
+func ready(hash string) string {
+	return `
+status:
+  ` + hash + `
+  conditions:
+  - {type: Ready, status: "True", reason: Ready, message: All is well, lastTransitionTime: "2026-01-01T00:00:00Z"}
+`
+}
+
+const answered = `
+status:
+  stopReason: Completed
+  steps: {count: 1, modelRequests: 1, modelRetries: 0, resumes: 0}
+  usage: {inputTokens: 600, outputTokens: 12, totalTokens: 612, cost: {amount: "0.0123", currency: USD}}
+  result: {text: Two loops are open., bytes: 19, preview: Two loops are open.}
+  decision: {key: support.chat.turn, strategy: DirectAnswer, promptRenderHash: aa, contextHash: bb}
+  preparation:
+    promptProfile: {name: support, id: a, version: 1.4.0}
+    provider: demo
+    model: demo-small
+    promptRenderHash: aa
+    promptHash: cc
+    contextHash: bb
+    stableChars: 1
+    dynamicChars: 1
+    messageCount: 2
+  conditions:
+  - {type: Succeeded, status: "True", reason: Completed, message: The model answered, lastTransitionTime: "2026-01-01T00:00:00Z"}
+`
+
+var _ = Describe("kubectl", Ordered, func() {
+	var kubectl interface {
+		Run(args ...string) (stdout, stderr io.Reader, err error)
+	}
+	run := func(args ...string) string {
+		GinkgoHelper()
+		out, errOut, err := kubectl.Run(args...)
+		Expect(err).NotTo(HaveOccurred(), "kubectl %s: %s", strings.Join(args, " "), text(errOut))
+		Expect(text(errOut)).To(BeEmpty(), "kubectl %s must not warn", strings.Join(args, " "))
+		return text(out)
+	}
+
+	BeforeAll(func(ctx SpecContext) {
+		user, err := controlPlane.AddUser(envtest.User{Name: "reader", Groups: []string{"system:masters"}}, nil)
+		Expect(err).NotTo(HaveOccurred())
+		kubectl, err = user.Kubectl()
+		Expect(err).NotTo(HaveOccurred())
+
+		for base, status := range map[string]string{
+			agentBase:    ready("promptRenderHash: a1b2"),
+			profileBase:  ready("renderHash: a1b2"),
+			providerBase: ready(""),
+			turnBase:     answered,
+		} {
+			withStatus(ctx, base, status)
+		}
+	})
+
+	DescribeTable("prints the columns",
+		func(resource string, want, wide []string) {
+			Expect(table(run("get", resource))).To(Equal([][]string{columns(want, 0), columns(want, 1)}))
+			Expect(table(run("get", resource, "-o", "wide"))).To(Equal([][]string{columns(wide, 0), columns(wide, 1)}))
+		},
+		Entry("of a Turn", "tn",
+			[]string{"NAME=open-loops", "AGENT=support", "STATE=Completed", "STEPS=1", "TOKENS=612", "COST=0.0123", "AGE=*"},
+			[]string{
+				"NAME=open-loops", "AGENT=support", "STATE=Completed", "STEPS=1", "TOKENS=612", "COST=0.0123", "AGE=*",
+				"MODEL=demo-small", "STRATEGY=DirectAnswer", "STOP=Completed", "ANSWER=Two loops are open.",
+			}),
+		Entry("of an Agent", "ag",
+			[]string{"NAME=support", "PROFILE=support", "MODEL=demo-small", "STATE=Ready", "AGE=*"},
+			[]string{"NAME=support", "PROFILE=support", "MODEL=demo-small", "STATE=Ready", "HASH=a1b2", "MESSAGE=All is well", "AGE=*"}),
+		Entry("of a PromptProfile", "pp",
+			[]string{"NAME=support", "ID=agent.profile.default", "VERSION=1.4.0", "STATE=Ready", "AGE=*"},
+			[]string{
+				"NAME=support", "ID=agent.profile.default", "VERSION=1.4.0", "STATE=Ready", "HASH=a1b2", "MESSAGE=All is well", "AGE=*",
+			}),
+		Entry("of a ModelProvider", "mp",
+			[]string{"NAME=demo", "TYPE=OpenAI", "STATE=Ready", "AGE=*"},
+			[]string{"NAME=demo", "TYPE=OpenAI", "STATE=Ready", "URL=https://llm.internal/v1", "MESSAGE=All is well", "AGE=*"}),
+	)
+
+	It("lists all kinds by their category", func() {
+		out := run("get", "capstan", "-o", "name")
+		for _, name := range []string{
+			"agent.capstan.dev/support", "promptprofile.capstan.dev/support", "modelprovider.capstan.dev/demo", "turn.capstan.dev/open-loops",
+		} {
+			Expect(out).To(ContainSubstring(name))
+		}
+	})
+
+	It("explains a Turn", func() {
+		// The API server publishes the schemas of new CRDs a moment after it begins to serve them.
+		Eventually(func() error { _, _, err := kubectl.Run("explain", "turn.spec"); return err }).WithTimeout(patience).Should(Succeed())
+		Expect(run("explain", "turn.spec")).To(And(
+			ContainSubstring("message\t<string> -required-"),
+			ContainSubstring("message is what the user asks, 1 to 32768 characters"),
+			ContainSubstring("desiredState\t<string>"),
+			ContainSubstring("enum: Active, Suspended, Cancelled")))
+		Expect(run("explain", "tn.spec.context.facts.source")).To(ContainSubstring("source the fact was taken from"))
+	})
+})
+
+// withStatus stores an object with a status, and deletes it after the tests.
+func withStatus(ctx SpecContext, base, status string) {
+	GinkgoHelper()
+	object := merged(base, `{}`)
+	Expect(apiClient.Create(ctx, object)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, object)).To(Succeed()) })
+	written := merged(asJSON(object.Object), status)
+	Expect(apiClient.Status().Update(ctx, written, client.FieldValidation("Strict"))).To(Succeed())
+	found, _, err := unstructured.NestedSlice(written.Object, "status", "conditions")
+	Expect(err).NotTo(HaveOccurred())
+	Expect(found).NotTo(BeEmpty(), "the status must be stored")
+}
+
+// table splits what kubectl get prints into cells, which are two or more spaces apart. An age is printed as a star.
+func table(out string) [][]string {
+	var rows [][]string
+	for line := range strings.Lines(out) {
+		var cells []string
+		for cell := range strings.SplitSeq(strings.TrimSpace(line), "  ") {
+			if cell = strings.TrimSpace(cell); cell != "" {
+				cells = append(cells, cell)
+			}
+		}
+		rows = append(rows, cells)
+	}
+	if len(rows) > 1 {
+		for i, name := range rows[0] {
+			if name == "AGE" && i < len(rows[1]) {
+				rows[1][i] = "*"
+			}
+		}
+	}
+	return rows
+}
+
+// columns returns the headings (part 0) or the cells (part 1) of HEADING=cell pairs.
+func columns(pairs []string, part int) []string {
+	cells := make([]string, len(pairs))
+	for i, pair := range pairs {
+		cells[i] = strings.SplitN(pair, "=", 2)[part]
+	}
+	return cells
+}
+
+func text(r io.Reader) string {
+	GinkgoHelper()
+	all, err := io.ReadAll(r)
+	Expect(err).NotTo(HaveOccurred())
+	return string(all)
+}

@@ -1,0 +1,77 @@
+package api_test
+
+import (
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+const profileBase = `
+apiVersion: capstan.dev/v1alpha1
+kind: PromptProfile
+metadata: {name: support, namespace: default}
+spec:
+  id: agent.profile.default
+  version: 1.4.0
+  instructions: Answer in at most three sentences.
+`
+
+const needsText = "at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not blank"
+
+var _ = Describe("PromptProfile", func() {
+	It("has defaults", func(ctx SpecContext) {
+		spec := accepted(ctx, profileBase, `spec: {variables: [{name: userName}]}`)
+		Expect(asJSON(spec["variables"])).To(ContainSubstring(`"trust":"Untrusted"`))
+	})
+
+	DescribeTable("accepts",
+		func(ctx SpecContext, patch string) { accepted(ctx, profileBase, patch) },
+		Entry("a system prompt alone", `spec: {instructions: null, identity: {systemPrompt: You are Ada.}}`),
+		Entry("a developer prompt alone", `spec: {instructions: null, identity: {developerPrompt: Be brief.}}`),
+		Entry("a blank system prompt beside instructions", `spec: {identity: {systemPrompt: " "}}`),
+		Entry("a pre-release", `spec: {version: 1.0.0-rc.1+build.5}`),
+		Entry("a pre-release of digits and letters", `spec: {version: 1.0.0-0a.x-y}`),
+		Entry("an id of one letter", `spec: {id: a}`),
+		Entry("an empty default", `spec: {variables: [{name: a, default: ""}]}`),
+		Entry("a required variable", `spec: {variables: [{name: a, required: true, trust: Trusted}]}`),
+		Entry("a default for a variable that is said not to be required", `spec: {variables: [{name: a, required: false, default: x}]}`),
+		Entry("an empty behavior", `spec: {overrides: {behavior: ""}}`),
+		Entry("text of all scripts", `spec: {instructions: "Антворте 日本語 \U0001F680 \u202E"}`),
+	)
+
+	DescribeTable("refuses",
+		func(ctx SpecContext, patch, field, message string) { refused(ctx, profileBase, patch, field, message) },
+		Entry("no id", `spec: {id: null}`, "spec.id", "Required value"),
+		Entry("an id with a space", `spec: {id: "a b"}`, "spec.id", "should match"),
+		Entry("an id that ends in a slash", `spec: {id: a/}`, "spec.id", "should match"),
+		Entry("no version", `spec: {version: null}`, "spec.version", "Required value"),
+		Entry("a version of two numbers", `spec: {version: "1.4"}`, "spec.version", "should match"),
+		Entry("a version that is a number", `spec: {version: 1.4}`, "spec.version", "must be of type string"),
+		Entry("a version with a v", `spec: {version: v1.4.0}`, "spec.version", "should match"),
+		Entry("a version with a leading zero", `spec: {version: 1.04.0}`, "spec.version", "should match"),
+		Entry("a pre-release with an empty part", `spec: {version: 1.0.0-a..b}`, "spec.version", "should match"),
+		Entry("a numeric pre-release with a leading zero", `spec: {version: 1.0.0-01}`, "spec.version", "should match"),
+		Entry("no text at all", `spec: {instructions: null}`, "spec", needsText),
+		Entry("blank instructions", `spec: {instructions: " \t\n"}`, "spec", needsText),
+		Entry("instructions of Unicode spaces", `spec: {instructions: "\u3000\u00a0\u2003\u200b"}`, "spec", needsText),
+		Entry("an identity without a prompt", `spec: {instructions: null, identity: {assistantName: Ada}}`, "spec", needsText),
+		Entry("a blank identity", `spec: {instructions: null, identity: {systemPrompt: " ", developerPrompt: "\n"}}`, "spec", needsText),
+		Entry("an empty identity", `spec: {identity: {}}`, "spec.identity", "at least 1 properties"),
+		Entry("empty overrides", `spec: {overrides: {}}`, "spec.overrides", "at least 1 properties"),
+		Entry("an override of something else", `spec: {overrides: {identity: a}}`, "spec.overrides.identity", "unknown field"),
+		Entry("the same tag twice", `spec: {tags: [a, a]}`, "spec.tags[1]", "Duplicate value"),
+		Entry("an empty tag", `spec: {tags: [""]}`, "spec.tags[0]", "at least 1 chars long"),
+		Entry("too many tags", `spec: {tags: [`+numbered(17, "t%d")+`]}`, "spec.tags", "must have at most 16 items"),
+		Entry("a variable that is built in", `spec: {variables: [{name: Agent}]}`,
+			"spec.variables[0].name", "name must not be Agent, Turn or Session"),
+		Entry("a variable that is no identifier", `spec: {variables: [{name: user-name}]}`, "spec.variables[0].name", "should match"),
+		Entry("the same variable twice", `spec: {variables: [{name: a}, {name: a}]}`, "spec.variables[1]", "Duplicate value"),
+		Entry("a default of a required variable", `spec: {variables: [{name: a, required: true, default: x}]}`,
+			"spec.variables[0]", "default must not be given for a required variable"),
+		Entry("an unknown trust", `spec: {variables: [{name: a, trust: Full}]}`,
+			"spec.variables[0].trust", `supported values: "Trusted", "Untrusted"`),
+		Entry("too many variables", `spec: {variables: [`+numbered(33, "{name: v%d}")+`]}`, "spec.variables", "must have at most 32 items"),
+		Entry("too long a prompt", `spec: {identity: {systemPrompt: `+strings.Repeat("p", 65537)+`}}`, "spec.identity.systemPrompt", "65536"),
+	)
+})

@@ -1,0 +1,166 @@
+package api_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+// goWords are words of the implementation's language, which mean nothing to somebody who reads kubectl explain.
+var goWords = regexp.MustCompile(`(?i)\b(nil|structs?|slices?|pointers?|goroutines?|int32|int64|bool|metav1|omitempty|TODO|FIXME)\b|\+kubebuilder|\+listType|\+optional|\+required`)
+
+// TestSchemaRules holds every field of every kind to the rules of the API contract.
+func TestSchemaRules(t *testing.T) {
+	t.Parallel()
+	rules := map[string]func(path string, s *apiextensionsv1.JSONSchemaProps) (broken string){
+		"described from the JSON name": described,
+		"no implementation words":      plainWords,
+		"strings bounded":              boundedString,
+		"lists bounded and typed":      boundedList,
+		"integers have a minimum":      boundedInteger,
+		"no floats":                    noFloat,
+		"no free-form objects":         noFreeForm,
+	}
+	all, err := definitions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 4 {
+		t.Errorf("there are %d CRDs, want 4: Agent, ModelProvider, PromptProfile and Turn", len(all))
+	}
+	for name, rule := range rules {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, definition := range all {
+				walk("", schemaOf(definition), func(path string, s *apiextensionsv1.JSONSchemaProps) {
+					if broken := rule(path, s); broken != "" {
+						t.Errorf("%s: %s: %s", definition.Name, path, broken)
+					}
+				})
+			}
+		})
+	}
+}
+
+func described(path string, s *apiextensionsv1.JSONSchemaProps) string {
+	if isStandard(path) || strings.HasSuffix(path, "[]") || strings.HasSuffix(path, "{}") {
+		return ""
+	}
+	name := path[strings.LastIndex(path, ".")+1:]
+	if !strings.HasPrefix(s.Description, name+" ") {
+		return "the description must start with the field's name, have " + quoteStart(s.Description)
+	}
+	if !strings.HasSuffix(strings.TrimSpace(s.Description), ".") {
+		return "the description must end with a period"
+	}
+	return ""
+}
+
+func plainWords(path string, s *apiextensionsv1.JSONSchemaProps) string {
+	if isStandard(path) {
+		return ""
+	}
+	if word := goWords.FindString(s.Description); word != "" {
+		return "the description must not use the word " + word
+	}
+	return ""
+}
+
+func boundedString(path string, s *apiextensionsv1.JSONSchemaProps) string {
+	if s.Type != "string" || path == "apiVersion" || path == "kind" {
+		return ""
+	}
+	if s.MaxLength == nil && len(s.Enum) == 0 && s.Format != "date-time" {
+		return "a string must have a maxLength, an enum or the format date-time"
+	}
+	return ""
+}
+
+func boundedList(_ string, s *apiextensionsv1.JSONSchemaProps) string {
+	switch {
+	case s.Type != "array":
+		return ""
+	case s.MaxItems == nil:
+		return "a list must have maxItems"
+	case s.XListType == nil:
+		return "a list must have an x-kubernetes-list-type"
+	case *s.XListType == "map" && len(s.XListMapKeys) == 0:
+		return "a list of type map must have x-kubernetes-list-map-keys"
+	default:
+		return ""
+	}
+}
+
+func boundedInteger(_ string, s *apiextensionsv1.JSONSchemaProps) string {
+	if s.Type == "integer" && s.Minimum == nil {
+		return "an integer must have a minimum"
+	}
+	return ""
+}
+
+func noFloat(_ string, s *apiextensionsv1.JSONSchemaProps) string {
+	if s.Type == "number" {
+		return "a number must be an integer or a decimal in a string"
+	}
+	return ""
+}
+
+func noFreeForm(path string, s *apiextensionsv1.JSONSchemaProps) string {
+	switch {
+	case path == "metadata":
+		return ""
+	case s.XPreserveUnknownFields != nil:
+		return "an object must not keep unknown fields"
+	case s.Type == "object" && len(s.Properties) == 0:
+		return "an object must list its properties"
+	case s.AdditionalProperties != nil:
+		return "an object must not have properties of any name"
+	default:
+		return ""
+	}
+}
+
+func quoteStart(text string) string {
+	return `"` + text[:min(len(text), 40)] + `..."`
+}
+
+// TestNamesAndColumns holds names, categories and the columns of kubectl get to the API contract. A wide column is
+// marked with a star.
+func TestNamesAndColumns(t *testing.T) {
+	t.Parallel()
+	type names struct {
+		ShortNames, Categories []string
+		Columns                string
+	}
+	want := map[string]names{
+		"Agent":         {[]string{"ag"}, []string{"capstan"}, "Profile Model State Hash* Message* Age"},
+		"ModelProvider": {[]string{"mp"}, []string{"capstan"}, "Type State URL* Message* Age"},
+		"PromptProfile": {[]string{"pp"}, []string{"capstan"}, "ID Version State Hash* Message* Age"},
+		"Turn":          {[]string{"tn"}, []string{"capstan"}, "Agent State Steps Tokens Cost Age Model* Strategy* Stop* Answer*"},
+	}
+	all, err := definitions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]names{}
+	for _, definition := range all {
+		spec := definition.Spec
+		if spec.Scope != apiextensionsv1.NamespaceScoped {
+			t.Errorf("%s: scope is %s, want Namespaced", definition.Name, spec.Scope)
+		}
+		if spec.Versions[0].Subresources == nil || spec.Versions[0].Subresources.Status == nil {
+			t.Errorf("%s: has no status subresource: whoever writes the spec could write the status", definition.Name)
+		}
+		var columns []string
+		for _, c := range spec.Versions[0].AdditionalPrinterColumns {
+			columns = append(columns, c.Name+strings.Repeat("*", int(c.Priority)))
+		}
+		got[spec.Names.Kind] = names{spec.Names.ShortNames, spec.Names.Categories, strings.Join(columns, " ")}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("names and columns differ from the API contract (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,92 @@
+package api_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+// maxObjectBytes is what the API contract allows a whole object.
+const maxObjectBytes = 256 << 10
+
+// TestLargestTurn measures the largest Turn that the schema allows. What Capstan writes must fit into an object beside a
+// spec: the schema alone guarantees that for the record, while the messages of conditions are short by the code that
+// writes them, and the bytes of the spec are checked when a Turn is reconciled.
+func TestLargestTurn(t *testing.T) {
+	t.Parallel()
+	all, err := definitions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, definition := range all {
+		if definition.Spec.Names.Kind != "Turn" {
+			continue
+		}
+		schema := schemaOf(definition)
+		spec, status := schema.Properties["spec"], schema.Properties["status"]
+		conditions := status.Properties["conditions"]
+		record := status.DeepCopy()
+		delete(record.Properties, "conditions")
+
+		t.Logf("largest spec: %d bytes of 4-byte characters, %d bytes of escaped ones", largest(t, &spec, "\U0001F680"), largest(t, &spec, "\x01"))
+		t.Logf("largest conditions: %d bytes of 4-byte characters", largest(t, &conditions, "\U0001F680"))
+		t.Logf("largest rest of the status: %d bytes of 4-byte characters, %d bytes of escaped ones", largest(t, record, "\U0001F680"), largest(t, record, "\x01"))
+		if size := largest(t, record, "\U0001F680"); size > maxObjectBytes {
+			t.Errorf("a status without its conditions may have %d bytes, want at most %d", size, maxObjectBytes)
+		}
+		return
+	}
+	t.Error("there is no CRD of the kind Turn")
+}
+
+// largest returns the bytes of JSON of the largest value a schema allows, all its text made of one character.
+func largest(t *testing.T, s *apiextensionsv1.JSONSchemaProps, character string) int {
+	t.Helper()
+	text, err := json.Marshal(fill(s, character))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(text)
+}
+
+// fill returns the largest value a schema allows, patterns aside.
+func fill(s *apiextensionsv1.JSONSchemaProps, character string) any {
+	switch {
+	case len(s.Enum) > 0:
+		return longest(s.Enum)
+	case s.Type == "object":
+		object := make(map[string]any, len(s.Properties))
+		for name, property := range s.Properties {
+			object[name] = fill(&property, character)
+		}
+		return object
+	case s.Type == "array":
+		list := make([]any, *s.MaxItems)
+		for i := range list {
+			list[i] = fill(s.Items.Schema, character)
+		}
+		return list
+	case s.Type == "integer":
+		return int64(1<<63 - 1)
+	case s.Type == "boolean":
+		return false
+	case s.Format == "date-time":
+		return "2026-01-01T00:00:00.000000Z"
+	case s.Pattern != "":
+		return strings.Repeat("a", int(*s.MaxLength)) // patterns allow ASCII alone
+	default:
+		return strings.Repeat(character, int(*s.MaxLength))
+	}
+}
+
+func longest(enum []apiextensionsv1.JSON) json.RawMessage {
+	var found json.RawMessage
+	for _, value := range enum {
+		if len(value.Raw) > len(found) {
+			found = value.Raw
+		}
+	}
+	return found
+}

@@ -1,0 +1,79 @@
+// Package api_test tries the generated CRDs: their rules by a walk over the schemas, their behaviour on a real API server.
+package api_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// The control plane of the suite. BeforeSuite sets them; no test changes them.
+var (
+	controlPlane *envtest.Environment
+	apiClient    client.Client
+	installed    = &warnings{}
+)
+
+func TestAPI(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "API")
+}
+
+var _ = BeforeSuite(func() {
+	Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(),
+		"KUBEBUILDER_ASSETS is not set: run `make test`, which gets an API server and sets it")
+
+	controlPlane = &envtest.Environment{}
+	config, err := controlPlane.Start()
+	Expect(err).NotTo(HaveOccurred(), "the control plane must start")
+	DeferCleanup(func() { Expect(controlPlane.Stop()).To(Succeed()) })
+
+	listening := rest.CopyConfig(config)
+	listening.WarningHandlerWithContext = installed
+	_, err = envtest.InstallCRDs(listening, envtest.CRDInstallOptions{
+		Paths:              []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		ErrorIfPathMissing: true,
+	})
+	Expect(err).NotTo(HaveOccurred(), "the CRDs must install")
+
+	scheme := runtime.NewScheme()
+	Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+	apiClient, err = client.New(config, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+})
+
+// warnings collects what an API server warns of.
+type warnings struct {
+	mu    sync.Mutex
+	texts []string
+}
+
+// HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext.
+func (w *warnings) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.texts = append(w.texts, text)
+}
+
+func (w *warnings) all() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.texts
+}
+
+var _ = Describe("the CRDs", func() {
+	It("install without a warning of the API server", func() {
+		Expect(installed.all()).To(BeEmpty())
+	})
+})

@@ -1,0 +1,114 @@
+package api_test
+
+import (
+	"fmt"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+const turnBase = `
+apiVersion: capstan.dev/v1alpha1
+kind: Turn
+metadata: {name: open-loops, namespace: default}
+spec:
+  agentRef: {name: support}
+  message: What are my open loops?
+`
+
+// numbered returns n items of a YAML list, each made from the format with its number.
+func numbered(n int, format string) string {
+	items := make([]string, n)
+	for i := range items {
+		items[i] = fmt.Sprintf(format, i)
+	}
+	return strings.Join(items, ", ")
+}
+
+// said returns a patch with this message, which may use the escapes of a YAML string.
+func said(message string) string { return `spec: {message: "` + message + `"}` }
+
+var _ = Describe("Turn", func() {
+	It("has defaults", func(ctx SpecContext) {
+		spec := accepted(ctx, turnBase, `{}`)
+		Expect(spec).To(HaveKeyWithValue("citations", "Show"))
+		Expect(spec).To(HaveKeyWithValue("execution", "Run"))
+		Expect(spec).To(HaveKeyWithValue("desiredState", "Active"))
+		Expect(spec).To(HaveLen(5), "nothing else has a default")
+	})
+
+	DescribeTable("accepts",
+		func(ctx SpecContext, patch string) { accepted(ctx, turnBase, patch) },
+		Entry("the longest message, of 4-byte characters", said(strings.Repeat("\U0001F680", 32768))),
+		Entry("as many facts as it may have", `spec: {context: {facts: [`+numbered(64, "{id: f%d, text: t}")+`]}}`),
+		Entry("as many parameters as it may have", `spec: {parameters: [`+numbered(32, `{name: p%d, value: ""}`)+`]}`),
+		Entry("as much history as it may have", `spec: {history: [`+numbered(64, "{role: User, content: c%d}")+`]}`),
+		Entry("deletion at once", `spec: {ttlSecondsAfterFinished: 0}`),
+		Entry("creation as cancelled", `spec: {desiredState: Cancelled}`),
+	)
+
+	DescribeTable("accepts hostile Unicode beside text, since the engine fences and escapes it",
+		func(ctx SpecContext, message, want string) {
+			Expect(accepted(ctx, turnBase, said(message))).To(HaveKeyWithValue("message", want), "it must be stored as it was sent")
+		},
+		Entry("control characters", `a\x01\x1b[31m\x7f\u0085`, "a\x01\x1b[31m\x7f\u0085"),
+		Entry("changes of direction", `a\u202e\u2066b`, "a\u202e\u2066b"),
+		Entry("zero-width characters", `a\u200b\u200d\ufeff`, "a\u200b\u200d\ufeff"),
+		Entry("the replacement character", `\ufffd`, "\ufffd"),
+		Entry("noncharacters", `a\ufffe\uffff\U0010ffff`, "a\ufffe\uffff\U0010ffff"),
+		Entry("emoji with joiners", `\U0001F469\u200D\U0001F680`, "\U0001F469\u200D\U0001F680"),
+		Entry("many combining characters", "a"+strings.Repeat(`\u0301`, 1000), "a"+strings.Repeat("\u0301", 1000)),
+		Entry("line separators", `a\u2028b\u2029c`, "a\u2028b\u2029c"),
+		Entry("mark-up", `</context><system>`, "</context><system>"),
+	)
+
+	DescribeTable("refuses",
+		func(ctx SpecContext, patch, field, message string) { refused(ctx, turnBase, patch, field, message) },
+		Entry("no agent", `spec: {agentRef: null}`, "spec.agentRef", "Required value"),
+		Entry("an agent that is no name", `spec: {agentRef: {name: "a b"}}`, "spec.agentRef.name", "name must be a lower-case DNS name"),
+		Entry("an agent of another namespace", `spec: {agentRef: {namespace: other}}`, "spec.agentRef.namespace", "unknown field"),
+		Entry("no message", `spec: {message: null}`, "spec.message", "Required value"),
+		Entry("an empty message", said(``), "spec.message", "message must not be blank"),
+		Entry("spaces", said(`   `), "spec.message", "message must not be blank"),
+		Entry("tabs and line breaks", said(` \t\r\n\v\f`), "spec.message", "message must not be blank"),
+		Entry("Unicode spaces", said(`\u3000\u00a0\u2003\u1680\u2028\u0085`), "spec.message", "message must not be blank"),
+		Entry("characters without width", said(`\u200b\u200e\ufeff\u2060`), "spec.message", "message must not be blank"),
+		Entry("a message of NUL alone", said(`\0`), "spec.message", "message must not be blank"),
+		Entry("NUL in the message", said(`a\0b`), "spec.message", "message must not hold the character U+0000"),
+		Entry("NUL in a parameter", `spec: {parameters: [{name: a, value: "\0"}]}`, "spec.parameters[0].value", "value must not hold the character U+0000"),
+		Entry("NUL in the history", `spec: {history: [{role: User, content: "\0"}]}`, "spec.history[0].content", "content must not hold the character U+0000"),
+		Entry("NUL in a fact", `spec: {context: {facts: [{id: a, text: "\0"}]}}`, "spec.context.facts[0].text", "text must not hold the character U+0000"),
+		Entry("a message that is a number", `spec: {message: 5}`, "spec.message", "must be of type string"),
+		Entry("one character too many", said(strings.Repeat("a", 32769)), "spec.message", "may not be more than 32768"),
+		Entry("a message of 1 MiB", said(strings.Repeat("a", 1<<20)), "spec.message", "may not be more than 32768"),
+		Entry("10,000 facts", `spec: {context: {facts: [`+numbered(10_000, "{id: f%d, text: t}")+`]}}`,
+			"spec.context.facts", "must have at most 64 items"),
+		Entry("an empty context", `spec: {context: {}}`, "spec.context", "at least 1 properties"),
+		Entry("the same fact twice", `spec: {context: {facts: [{id: a, text: x}, {id: a, text: y}]}}`,
+			"spec.context.facts[1]", "Duplicate value"),
+		Entry("a fact without an id", `spec: {context: {facts: [{text: x}]}}`, "spec.context.facts[0].id", "Required value"),
+		Entry("a fact without text", `spec: {context: {facts: [{id: a, text: ""}]}}`, "spec.context.facts[0].text", "at least 1 chars long"),
+		Entry("too long a source", `spec: {context: {facts: [{id: a, text: x, source: `+strings.Repeat("s", 513)+`}]}}`,
+			"spec.context.facts[0].source", "512"),
+		Entry("the same parameter twice", `spec: {parameters: [{name: a, value: x}, {name: a, value: y}]}`,
+			"spec.parameters[1]", "Duplicate value"),
+		Entry("a parameter that is no identifier", `spec: {parameters: [{name: a-b, value: x}]}`, "spec.parameters[0].name", "should match"),
+		Entry("too many parameters", `spec: {parameters: [`+numbered(33, "{name: p%d, value: v}")+`]}`,
+			"spec.parameters", "must have at most 32 items"),
+		Entry("an unknown role", `spec: {history: [{role: System, content: x}]}`, "spec.history[0].role", `supported values: "User", "Assistant"`),
+		Entry("an empty history message", `spec: {history: [{role: User, content: ""}]}`, "spec.history[0].content", "at least 1 chars long"),
+		Entry("too much history", `spec: {history: [`+numbered(65, "{role: User, content: c%d}")+`]}`,
+			"spec.history", "must have at most 64 items"),
+		Entry("an unknown citation mode", `spec: {citations: Maybe}`, "spec.citations", `supported values: "Show", "Hide"`),
+		Entry("an unknown execution", `spec: {execution: Dry}`, "spec.execution", `supported values: "Run", "PrepareOnly"`),
+		Entry("an unknown state", `spec: {desiredState: Paused}`, "spec.desiredState", `supported values: "Active", "Suspended", "Cancelled"`),
+		Entry("a negative time to live", `spec: {ttlSecondsAfterFinished: -1}`, "spec.ttlSecondsAfterFinished", "greater than or equal to 0"),
+		Entry("a time to live above a year", `spec: {ttlSecondsAfterFinished: 31536001}`,
+			"spec.ttlSecondsAfterFinished", "less than or equal to 31536000"),
+		Entry("empty limits", `spec: {limits: {}}`, "spec.limits", "at least 1 properties"),
+		Entry("an unknown field", `spec: {mesage: x}`, "spec.mesage", "unknown field"),
+		Entry("an unknown label field", `metadata: {lables: {a: b}}`, "metadata.lables", "unknown field"),
+		Entry("a bad label", `metadata: {labels: {"a b": c}}`, "metadata.labels", "name part must consist of"),
+	)
+})
