@@ -1,0 +1,105 @@
+{{/* The chart's name, as in the label app.kubernetes.io/name. */}}
+{{- define "capstan.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* The name of the release's objects; 52 characters leave room for the suffixes of Pods and of the Service. */}}
+{{- define "capstan.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "capstan.name" . -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Names of cluster-wide objects carry the namespace: two releases of one name do not meet. */}}
+{{- define "capstan.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "capstan.fullname" .) -}}
+{{- end -}}
+
+{{/* Labels of what a Service and a Deployment select; they never change. */}}
+{{- define "capstan.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "capstan.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: manager
+{{- end -}}
+
+{{/* Labels that are not of the manager alone. Where commonLabels has one of the same name, the standard one stays. */}}
+{{- define "capstan.commonLabels" -}}
+{{- $own := dict
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")
+  "app.kubernetes.io/version" .Chart.AppVersion
+  "app.kubernetes.io/managed-by" .Release.Service
+  "app.kubernetes.io/part-of" "capstan" -}}
+{{- merge $own .Values.commonLabels | toYaml -}}
+{{- end -}}
+
+{{/* Labels of every object of the manager. */}}
+{{- define "capstan.labels" -}}
+{{- merge (include "capstan.selectorLabels" . | fromYaml) (include "capstan.commonLabels" . | fromYaml) | toYaml -}}
+{{- end -}}
+
+{{/* Labels of the Pods. The chart's version is not among them: a new chart alone restarts nothing. */}}
+{{- define "capstan.podLabels" -}}
+{{- merge (include "capstan.selectorLabels" . | fromYaml) (dict "app.kubernetes.io/part-of" "capstan") .Values.podLabels .Values.commonLabels | toYaml -}}
+{{- end -}}
+
+{{- define "capstan.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.name | default (include "capstan.fullname" .) -}}
+{{- else -}}
+{{- required "serviceAccount.name must be set when serviceAccount.create is false: the name of a ServiceAccount that exists" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The whole reference of the image: [registry/]repository:tag[@digest]. */}}
+{{- define "capstan.image" -}}
+{{- $image := .Values.image -}}
+{{- with $image.registry }}{{ . | trimSuffix "/" }}/{{ end -}}
+{{- $image.repository -}}:{{- $image.tag | default .Chart.AppVersion -}}
+{{- with $image.digest }}@{{ . }}{{ end -}}
+{{- end -}}
+
+{{- define "capstan.claimName" -}}
+{{- .Values.persistence.existingClaim | default (printf "%s-data" (include "capstan.fullname" .)) -}}
+{{- end -}}
+
+{{/* The ServiceAccount as the subject of a binding. */}}
+{{- define "capstan.subjects" -}}
+subjects:
+- kind: ServiceAccount
+  name: {{ include "capstan.serviceAccountName" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end -}}
+
+{{/* Values that are each fine but do not go together; a schema cannot say this in words that help. */}}
+{{- define "capstan.validate" -}}
+{{- $v := .Values -}}
+{{- if and $v.persistence.enabled (gt (int $v.replicas) 1) -}}
+{{- fail (printf "replicas must be at most 1 when persistence.enabled is true: one SQLite journal cannot be shared, got %d" (int $v.replicas)) -}}
+{{- end -}}
+{{- if and (gt (int $v.replicas) 1) (not $v.leaderElection.enabled) -}}
+{{- fail (printf "leaderElection.enabled must be true when replicas is above 1, got %d replicas" (int $v.replicas)) -}}
+{{- end -}}
+{{- if and (not $v.leaderElection.enabled) (not $v.persistence.enabled) -}}
+{{- fail "leaderElection.enabled must be true unless persistence.enabled is: without a volume an upgrade runs an old and a new Pod side by side" -}}
+{{- end -}}
+{{- if ge (int $v.shutdownGraceSeconds) (int $v.terminationGracePeriodSeconds) -}}
+{{- fail (printf "shutdownGraceSeconds must be less than terminationGracePeriodSeconds (%d), or the Pod is killed before its Turns are handed back, got %d" (int $v.terminationGracePeriodSeconds) (int $v.shutdownGraceSeconds)) -}}
+{{- end -}}
+{{- if and $v.metrics.enabled (eq (int $v.metrics.port) (int $v.health.port)) -}}
+{{- fail (printf "metrics.port and health.port must differ, got %d for both" (int $v.health.port)) -}}
+{{- end -}}
+{{- if and $v.metrics.serviceMonitor.enabled (not $v.metrics.enabled) -}}
+{{- fail "metrics.serviceMonitor.enabled needs metrics.enabled: there would be nothing to scrape" -}}
+{{- end -}}
+{{- $pdb := $v.podDisruptionBudget -}}
+{{- if and $pdb.enabled (eq (kindIs "invalid" $pdb.minAvailable) (kindIs "invalid" $pdb.maxUnavailable)) -}}
+{{- fail "podDisruptionBudget needs exactly one of minAvailable and maxUnavailable: set the other one to null" -}}
+{{- end -}}
+{{- end -}}

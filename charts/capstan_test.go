@@ -1,0 +1,173 @@
+// Package charts_test renders the chart and the manifests in config with the pinned tools, and holds them to what
+// they promise: least privilege, restricted Pod Security, strict values, one source for CRDs and roles.
+package charts_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// kubeVersion is what charts are rendered for where no API server can be asked.
+const kubeVersion = "1.37.0"
+
+// Programs that the tests run; TestMain sets them.
+var (
+	helmPath    string // $HELM, or built from hack/tools/helm
+	assetsPath  string // etcd, kube-apiserver and kubectl, from hack/controlplane
+	kubectlPath string
+)
+
+func TestMain(m *testing.M) {
+	code, err := withTools(context.Background(), m.Run)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// withTools gets the programs, calls run and removes what it built.
+func withTools(ctx context.Context, run func() int) (code int, err error) {
+	dir, err := os.MkdirTemp("", "capstan-chart")
+	if err != nil {
+		return 0, fmt.Errorf("failed to make a folder for tools: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+
+	if helmPath = os.Getenv("HELM"); helmPath == "" {
+		helmPath = filepath.Join(dir, "helm")
+		if _, err := output(ctx, "go", "build", "-modfile=../hack/tools/helm/go.mod", "-o", helmPath, "helm.sh/helm/v3/cmd/helm"); err != nil {
+			return 0, fmt.Errorf("failed to build helm (set HELM to a program to use another): %w", err)
+		}
+	}
+	assets, err := output(ctx, "bash", "../hack/controlplane/get.sh")
+	if err != nil {
+		return 0, fmt.Errorf("failed to get kubectl and the control plane: %w", err)
+	}
+	assetsPath = strings.TrimSpace(string(assets))
+	kubectlPath = filepath.Join(assetsPath, "kubectl")
+	return run(), nil
+}
+
+// output runs a program and returns its standard output; the error holds what it said on standard error.
+func output(ctx context.Context, program string, args ...string) ([]byte, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.Bytes(), fmt.Errorf("failed to run %s %s: %w: %s%s", filepath.Base(program), strings.Join(args, " "), err, &stderr, &stdout)
+	}
+	return stdout.Bytes(), nil
+}
+
+// template renders the chart as release capstan in namespace capstan-system, each of values given by --set.
+func template(ctx context.Context, values ...string) ([]byte, error) {
+	args := []string{"template", "capstan", "capstan", "--namespace", "capstan-system", "--kube-version", kubeVersion}
+	for _, value := range values {
+		args = append(args, "--set", value)
+	}
+	return output(ctx, helmPath, args...)
+}
+
+// renderChart returns the objects of the chart with these values.
+func renderChart(t *testing.T, values ...string) []runtime.Object {
+	t.Helper()
+	manifest, err := template(t.Context(), values...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decode(t, manifest)
+}
+
+// renderConfig returns the objects of config/default.
+func renderConfig(t *testing.T) []runtime.Object {
+	t.Helper()
+	manifest, err := output(t.Context(), kubectlPath, "kustomize", "../config/default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decode(t, manifest)
+}
+
+// decode reads a manifest of several documents strictly: an unknown or doubled field fails the test.
+func decode(t *testing.T, manifest []byte) []runtime.Object {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		appsv1.AddToScheme, corev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, apiextensionsv1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
+	var objects []runtime.Object
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return objects
+		}
+		if err != nil {
+			t.Fatalf("failed to split the manifest: %v", err)
+		}
+		var raw unstructured.Unstructured
+		if err := yaml.UnmarshalStrict(document, &raw.Object); err != nil {
+			t.Fatalf("failed to read a document: %v\n%s", err, document)
+		}
+		if len(raw.Object) == 0 {
+			continue
+		}
+		// The Prometheus operator's types are no dependency of ours.
+		if raw.GetKind() == "ServiceMonitor" {
+			objects = append(objects, &raw)
+			continue
+		}
+		object, _, err := decoder.Decode(document, nil, nil)
+		if err != nil {
+			t.Fatalf("failed to decode %s %q strictly: %v", raw.GetKind(), raw.GetName(), err)
+		}
+		objects = append(objects, object)
+	}
+}
+
+// every returns the objects of one type, in the order of the manifest.
+func every[T runtime.Object](objects []runtime.Object) []T {
+	var found []T
+	for _, object := range objects {
+		if typed, ok := object.(T); ok {
+			found = append(found, typed)
+		}
+	}
+	return found
+}
+
+// one returns the only object of a type.
+func one[T runtime.Object](t *testing.T, objects []runtime.Object) T {
+	t.Helper()
+	found := every[T](objects)
+	if len(found) != 1 {
+		t.Fatalf("got %d objects of type %T, want one", len(found), *new(T))
+	}
+	return found[0]
+}

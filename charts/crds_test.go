@@ -1,0 +1,109 @@
+package charts_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// generatedCRDs returns the CRDs of config/crd/bases, by name.
+func generatedCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	paths, err := filepath.Glob("../config/crd/bases/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	crds := map[string]*apiextensionsv1.CustomResourceDefinition{}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		crd := one[*apiextensionsv1.CustomResourceDefinition](t, decode(t, data))
+		crds[crd.Name] = crd
+	}
+	if len(crds) == 0 {
+		t.Fatal("found no CRD in config/crd/bases")
+	}
+	return crds
+}
+
+func TestCRDsAreTheGeneratedOnes(t *testing.T) {
+	for name, objects := range map[string][]runtime.Object{
+		"Chart":  renderChart(t),
+		"Config": renderConfig(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := generatedCRDs(t)
+			for _, crd := range every[*apiextensionsv1.CustomResourceDefinition](objects) {
+				generated, ok := want[crd.Name]
+				if !ok {
+					t.Errorf("CRD %s is not, or not once, in config/crd/bases", crd.Name)
+					continue
+				}
+				delete(want, crd.Name)
+				// Labels, and what tells Helm to keep it, are what an installation may add.
+				crd.Labels = nil
+				delete(crd.Annotations, "helm.sh/resource-policy")
+				if !cmp.Equal(generated, crd) { // a diff would fill pages
+					t.Errorf("CRD %s differs from config/crd/bases: run go run ./hack/chart", crd.Name)
+				}
+			}
+			for missing := range want {
+				t.Errorf("CRD %s is missing", missing)
+			}
+		})
+	}
+}
+
+func TestBracesInCRDsAreNoTemplates(t *testing.T) {
+	root := t.TempDir()
+	if err := os.CopyFS(filepath.Join(root, "capstan"), os.DirFS("capstan")); err != nil {
+		t.Fatal(err)
+	}
+	// A description with Go's template syntax, as the one of a prompt may have.
+	const text = "{{ .product | upper }} and {{ fail \"evaluated\" }}"
+	crd := "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata:\n  name: braces.capstan.dev\n" +
+		"  annotations:\n    text: '" + text + "'\n"
+	if err := os.WriteFile(filepath.Join(root, "capstan/files/crds/braces.yaml"), []byte(crd), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := output(t.Context(), helmPath, "template", filepath.Join(root, "capstan"), "--kube-version", kubeVersion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, crd := range every[*apiextensionsv1.CustomResourceDefinition](decode(t, manifest)) {
+		if crd.Name == "braces.capstan.dev" {
+			if got := crd.Annotations["text"]; got != text {
+				t.Errorf("text = %q, want %q", got, text)
+			}
+			return
+		}
+	}
+	t.Error("the CRD with braces is not in the manifest")
+}
+
+func TestCRDValues(t *testing.T) {
+	for _, crd := range every[*apiextensionsv1.CustomResourceDefinition](renderChart(t)) {
+		if got := crd.Annotations["helm.sh/resource-policy"]; got != "keep" {
+			t.Errorf("resource-policy of %s = %q, want keep by default: to delete a CRD is to delete all its objects", crd.Name, got)
+		}
+	}
+	for _, crd := range every[*apiextensionsv1.CustomResourceDefinition](renderChart(t, "crds.keep=false")) {
+		if got, ok := crd.Annotations["helm.sh/resource-policy"]; ok {
+			t.Errorf("resource-policy of %s = %q, want none with crds.keep=false", crd.Name, got)
+		}
+	}
+	manifest, err := template(t.Context(), "crds.install=false")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(manifest, []byte("CustomResourceDefinition")) {
+		t.Error("the chart has a CRD with crds.install=false")
+	}
+}

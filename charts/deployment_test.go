@@ -1,0 +1,256 @@
+package charts_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	podsecurity "k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+// managerKnows says whether the manager has a flag. An argument in a manifest that it has not would stop the Pod.
+func managerKnows(flag string) bool {
+	flags := pflag.NewFlagSet("manager", pflag.ContinueOnError)
+	new(manager.Options).AddFlags(flags)
+	return flags.Lookup(flag) != nil
+}
+
+// subjectOf returns the ServiceAccount that the manager's Pods run as.
+func subjectOf(t *testing.T, objects []runtime.Object) rbacv1.Subject {
+	t.Helper()
+	account := one[*corev1.ServiceAccount](t, objects)
+	if got := one[*appsv1.Deployment](t, objects).Spec.Template.Spec.ServiceAccountName; got != account.Name {
+		t.Errorf("serviceAccountName = %q, want %q", got, account.Name)
+	}
+	return rbacv1.Subject{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}
+}
+
+func managerOf(t *testing.T, objects []runtime.Object) (*appsv1.Deployment, corev1.Container) {
+	t.Helper()
+	deployment := one[*appsv1.Deployment](t, objects)
+	containers := deployment.Spec.Template.Spec.Containers
+	if len(containers) != 1 {
+		t.Fatalf("got %d containers, want the manager alone", len(containers))
+	}
+	return deployment, containers[0]
+}
+
+func TestPodsHoldToRestrictedPodSecurity(t *testing.T) {
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restricted := podsecurity.LevelVersion{Level: podsecurity.LevelRestricted, Version: podsecurity.LatestVersion()}
+	all := manifests(t)
+	all["ChartPlatformUser"] = renderChart(t, "runAsUser=null")
+	for name, objects := range all {
+		t.Run(name, func(t *testing.T) {
+			deployment, manager := managerOf(t, objects)
+			pod := deployment.Spec.Template
+			results := evaluator.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec)
+			if result := policy.AggregateCheckResults(results); !result.Allowed {
+				t.Errorf("restricted Pod Security refuses the Pod: %s", result.ForbiddenDetail())
+			}
+			if c := manager.SecurityContext; c.ReadOnlyRootFilesystem == nil || !*c.ReadOnlyRootFilesystem {
+				t.Error("readOnlyRootFilesystem is not set")
+			}
+			if len(manager.Resources.Requests) == 0 || manager.Resources.Limits.Memory().IsZero() {
+				t.Errorf("resources = %v, want requests and a limit of memory", manager.Resources)
+			}
+		})
+	}
+}
+
+func TestChartAndConfigSecurePodsAlike(t *testing.T) {
+	chart, chartManager := managerOf(t, renderChart(t))
+	config, configManager := managerOf(t, renderConfig(t))
+	// Only the chart may be given a volume so large that changing the owner of its files takes long.
+	chart.Spec.Template.Spec.SecurityContext.FSGroupChangePolicy = nil
+	if diff := cmp.Diff(chart.Spec.Template.Spec.SecurityContext, config.Spec.Template.Spec.SecurityContext); diff != "" {
+		t.Errorf("securityContext of the Pod (-chart +config):\n%s", diff)
+	}
+	if got := config.Spec.Template.Spec.SecurityContext.RunAsUser; got == nil || *got != 65532 {
+		t.Errorf("runAsUser = %v, want 65532, the user of the image", got)
+	}
+	for name, pair := range map[string][2]any{
+		"securityContext": {chartManager.SecurityContext, configManager.SecurityContext},
+		"image":           {chartManager.Image, configManager.Image},
+		"livenessProbe":   {chartManager.LivenessProbe, configManager.LivenessProbe},
+		"readinessProbe":  {chartManager.ReadinessProbe, configManager.ReadinessProbe},
+		"ports":           {chartManager.Ports, configManager.Ports},
+		"env":             {chartManager.Env, configManager.Env},
+		"volumeMounts":    {chartManager.VolumeMounts, configManager.VolumeMounts},
+		"volumes":         {chart.Spec.Template.Spec.Volumes, config.Spec.Template.Spec.Volumes},
+		"resources":       {chartManager.Resources, configManager.Resources},
+		"grace period":    {chart.Spec.Template.Spec.TerminationGracePeriodSeconds, config.Spec.Template.Spec.TerminationGracePeriodSeconds},
+	} {
+		if diff := cmp.Diff(pair[0], pair[1]); diff != "" {
+			t.Errorf("%s (-chart +config):\n%s", name, diff)
+		}
+	}
+}
+
+func TestArguments(t *testing.T) {
+	defaults := []string{
+		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan", "--leader-elect=true",
+		"--max-concurrent-turns=1000", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081",
+		"--log-format=json", "--log-level=info", "--shutdown-grace-seconds=25", "--probe-interval-seconds=60",
+	}
+	tests := map[string]struct {
+		values []string
+		want   []string // beside the defaults, of which those of the same flag give way
+	}{
+		"Defaults":   {},
+		"Namespaces": {values: []string{"watchNamespaces={a,b}"}, want: []string{"--watch-namespaces=a,b"}},
+		"NoMetrics":  {values: []string{"metrics.enabled=false"}, want: []string{"--metrics-bind-address=0"}},
+		"Ports":      {values: []string{"metrics.port=9090", "health.port=9091"}, want: []string{"--metrics-bind-address=:9090", "--health-probe-bind-address=:9091"}},
+		"Logs":       {values: []string{"log.format=console", "log.level=debug"}, want: []string{"--log-format=console", "--log-level=debug"}},
+		"NoLeader":   {values: []string{"leaderElection.enabled=false", "persistence.enabled=true"}, want: []string{"--leader-elect=false"}},
+		"Extra":      {values: []string{"extraArgs={--store=sqlite:///var/lib/capstan/x.db}"}, want: []string{"--store=sqlite:///var/lib/capstan/x.db"}},
+		"Large":      {values: []string{"maxConcurrentTurns=100000", "probeIntervalSeconds=86400"}, want: []string{"--max-concurrent-turns=100000", "--probe-interval-seconds=86400"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, manager := managerOf(t, renderChart(t, tc.values...))
+			want := slices.DeleteFunc(slices.Clone(defaults), func(arg string) bool {
+				return slices.ContainsFunc(tc.want, func(own string) bool { return flagOf(own) == flagOf(arg) })
+			})
+			want = append(want, tc.want...)
+			got := slices.Clone(manager.Args)
+			slices.Sort(want)
+			slices.Sort(got)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("args (-want +got):\n%s", diff)
+			}
+			checkFlags(t, manager)
+		})
+	}
+	t.Run("Config", func(t *testing.T) {
+		_, manager := managerOf(t, renderConfig(t))
+		checkFlags(t, manager)
+	})
+}
+
+func flagOf(arg string) string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+	return name
+}
+
+// checkFlags fails the test for an argument the manager would refuse, or one that names a variable that is not there.
+func checkFlags(t *testing.T, manager corev1.Container) {
+	t.Helper()
+	for _, arg := range manager.Args {
+		if !managerKnows(flagOf(arg)) {
+			t.Errorf("argument %q is not a flag of the manager", arg)
+		}
+	}
+	want := []corev1.EnvVar{
+		{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+		{Name: "POD_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
+	}
+	if diff := cmp.Diff(want, manager.Env); diff != "" {
+		t.Errorf("env (-want +got):\n%s", diff)
+	}
+}
+
+func TestProbesUseTheHealthPort(t *testing.T) {
+	for name, objects := range manifests(t) {
+		t.Run(name, func(t *testing.T) {
+			_, manager := managerOf(t, objects)
+			ports := map[string]int32{}
+			for _, port := range manager.Ports {
+				ports[port.Name] = port.ContainerPort
+			}
+			if ports["health"] != 8081 {
+				t.Errorf("ports = %v, want health on 8081", ports)
+			}
+			for path, probe := range map[string]*corev1.Probe{"/healthz": manager.LivenessProbe, "/readyz": manager.ReadinessProbe} {
+				if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port != intstr.FromString("health") {
+					t.Errorf("probe of %s = %v, want an HTTP GET of it on port health", path, probe)
+				}
+			}
+		})
+	}
+}
+
+func TestPersistence(t *testing.T) {
+	t.Run("Off", func(t *testing.T) {
+		objects := renderChart(t)
+		deployment, _ := managerOf(t, objects)
+		if got := deployment.Spec.Strategy.Type; got != appsv1.RollingUpdateDeploymentStrategyType {
+			t.Errorf("strategy = %s, want RollingUpdate", got)
+		}
+		if claims := every[*corev1.PersistentVolumeClaim](objects); len(claims) != 0 {
+			t.Errorf("got %d claims, want none", len(claims))
+		}
+	})
+	t.Run("On", func(t *testing.T) {
+		objects := renderChart(t, "persistence.enabled=true", "persistence.storageClassName=fast", "persistence.size=9Gi")
+		deployment, _ := managerOf(t, objects)
+		if got := deployment.Spec.Strategy.Type; got != appsv1.RecreateDeploymentStrategyType {
+			t.Errorf("strategy = %s, want Recreate: two Pods cannot share a ReadWriteOnce volume", got)
+		}
+		claim := one[*corev1.PersistentVolumeClaim](t, objects)
+		if got := deployment.Spec.Template.Spec.Volumes[0].PersistentVolumeClaim; got == nil || got.ClaimName != claim.Name {
+			t.Errorf("volume = %v, want the claim %q", got, claim.Name)
+		}
+		if got := claim.Spec.Resources.Requests.Storage().String() + " " + *claim.Spec.StorageClassName; got != "9Gi fast" {
+			t.Errorf("claim asks for %q, want 9Gi of fast", got)
+		}
+		if claim.Annotations["helm.sh/resource-policy"] != "keep" {
+			t.Errorf("annotations = %v, want the journal kept by default", claim.Annotations)
+		}
+	})
+	t.Run("ExistingClaim", func(t *testing.T) {
+		objects := renderChart(t, "persistence.enabled=true", "persistence.existingClaim=mine")
+		deployment, _ := managerOf(t, objects)
+		if got := deployment.Spec.Template.Spec.Volumes[0].PersistentVolumeClaim; got == nil || got.ClaimName != "mine" {
+			t.Errorf("volume = %v, want the claim mine", got)
+		}
+		if claims := every[*corev1.PersistentVolumeClaim](objects); len(claims) != 0 {
+			t.Errorf("got %d claims, want none beside the existing one", len(claims))
+		}
+	})
+}
+
+func TestServicesSelectThePods(t *testing.T) {
+	objects := renderChart(t, "metrics.serviceMonitor.enabled=true", "metrics.serviceMonitor.labels.team=x", "commonLabels.team=y",
+		"podDisruptionBudget.enabled=true", "podLabels.app\\.kubernetes\\.io/name=other")
+	deployment, _ := managerOf(t, objects)
+	labels := deployment.Spec.Template.Labels
+	service := one[*corev1.Service](t, objects)
+	monitored, _, err := unstructured.NestedStringMap(one[*unstructured.Unstructured](t, objects).Object, "spec", "selector", "matchLabels")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, pair := range map[string]struct{ selector, labels map[string]string }{
+		"Deployment":          {deployment.Spec.Selector.MatchLabels, labels},
+		"Service":             {service.Spec.Selector, labels},
+		"PodDisruptionBudget": {one[*policyv1.PodDisruptionBudget](t, objects).Spec.Selector.MatchLabels, labels},
+		"ServiceMonitor":      {monitored, service.Labels},
+	} {
+		if len(pair.selector) == 0 {
+			t.Errorf("%s selects everything", name)
+		}
+		for key, value := range pair.selector {
+			if pair.labels[key] != value {
+				t.Errorf("%s selects %s=%s, but the label is %q", name, key, value, pair.labels[key])
+			}
+		}
+	}
+	if n := len(every[*corev1.Service](renderChart(t, "metrics.enabled=false"))); n != 0 {
+		t.Errorf("got %d Services with metrics off, want none", n)
+	}
+}

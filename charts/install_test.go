@@ -1,0 +1,149 @@
+package charts_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// cluster is a real API server and how to reach it.
+type cluster struct {
+	kubeconfig string
+}
+
+func startCluster(t *testing.T) cluster {
+	t.Helper()
+	environment := &envtest.Environment{BinaryAssetsDirectory: assetsPath}
+	if _, err := environment.Start(); err != nil {
+		t.Fatalf("failed to start the control plane: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := environment.Stop(); err != nil {
+			t.Errorf("failed to stop the control plane: %v", err)
+		}
+	})
+	admin, err := environment.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := admin.KubeConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return cluster{kubeconfig: path}
+}
+
+func (c cluster) run(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	out, err := output(t.Context(), program, append([]string{"--kubeconfig", c.kubeconfig}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// can reports whether the API server lets the manager do something.
+func (c cluster) can(t *testing.T, account, namespace, verb, resource string) bool {
+	t.Helper()
+	// kubectl reads TYPE/NAME where the API has resource/subresource.
+	name, subresource, _ := strings.Cut(resource, "/")
+	out, err := output(t.Context(), kubectlPath, "--kubeconfig", c.kubeconfig, "auth", "can-i", verb, name,
+		"--subresource", subresource, "--namespace", namespace, "--as", "system:serviceaccount:capstan-system:"+account)
+	switch answer := strings.TrimSpace(string(out)); answer {
+	case "yes":
+		return true
+	case "no":
+		return false // the exit code is 1 then, which is no error here
+	default:
+		t.Fatalf("can-i %s %s = %q: %v", verb, resource, answer, err)
+		return false
+	}
+}
+
+// access is one question to the API server and the answer it must give.
+type access struct {
+	namespace, verb, resource string
+	want                      bool
+}
+
+func (c cluster) check(t *testing.T, account string, questions []access) {
+	t.Helper()
+	for _, q := range questions {
+		if got := c.can(t, account, q.namespace, q.verb, q.resource); got != q.want {
+			t.Errorf("%s may %s %s in %s = %v, want %v", account, q.verb, q.resource, q.namespace, got, q.want)
+		}
+	}
+}
+
+// inOwnNamespace is what holds however Capstan is installed.
+var inOwnNamespace = []access{
+	{"capstan-system", "create", "leases.coordination.k8s.io", true},
+	{"capstan-system", "create", "events", true},
+	{"capstan-system", "get", "pods", false},
+	{"default", "get", "leases.coordination.k8s.io", false},
+	{"default", "create", "events", false},
+}
+
+// inServedNamespace is what holds in a namespace that is served.
+var inServedNamespace = []access{
+	{"default", "get", "secrets", true},
+	{"default", "list", "secrets", false},
+	{"default", "watch", "secrets", false},
+	{"default", "watch", "agents.capstan.dev", true},
+	{"default", "update", "agents.capstan.dev", false},
+	{"default", "delete", "agents.capstan.dev", false},
+	{"default", "delete", "turns.capstan.dev", true},
+	{"default", "create", "turns.capstan.dev", false},
+	{"default", "patch", "turns.capstan.dev/status", true},
+	{"default", "update", "promptprofiles.capstan.dev/status", true},
+	{"default", "create", "events.events.k8s.io", true},
+}
+
+func TestInstallOnAnAPIServer(t *testing.T) {
+	c := startCluster(t)
+	upgrade := func(values ...string) string {
+		args := []string{"upgrade", "--install", "capstan", "capstan", "--namespace", "capstan-system"}
+		for _, value := range values {
+			args = append(args, "--set", value)
+		}
+		return c.run(t, helmPath, args...)
+	}
+	samples := filepath.Join("..", "config", "samples")
+
+	// The namespace enforces restricted Pod Security: what the chart makes must go into it.
+	c.run(t, kubectlPath, "apply", "--server-side", "--validate=strict", "-f", "../config/manager/namespace.yaml")
+	notes := upgrade()
+	if !strings.Contains(notes, "rollout status deployment/capstan") {
+		t.Errorf("NOTES = %q, want them to say how to wait for the manager", notes)
+	}
+	c.run(t, kubectlPath, "wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=capstan", "--timeout=30s")
+	c.run(t, kubectlPath, "apply", "--server-side", "--validate=strict", "-n", "default", "-k", samples)
+	c.check(t, "capstan", inOwnNamespace)
+	c.check(t, "capstan", inServedNamespace)
+	c.check(t, "capstan", []access{{"kube-system", "get", "secrets", true}})
+
+	upgrade("watchNamespaces={default}")
+	c.check(t, "capstan", inOwnNamespace)
+	c.check(t, "capstan", inServedNamespace)
+	c.check(t, "capstan", []access{{"kube-system", "get", "secrets", false}, {"kube-system", "list", "turns.capstan.dev", false}})
+
+	c.run(t, helmPath, "uninstall", "capstan", "--namespace", "capstan-system")
+	if got := c.run(t, kubectlPath, "get", "turns", "-n", "default", "-o", "name"); !strings.Contains(got, "turn.capstan.dev/sample") {
+		t.Errorf("Turns after uninstall = %q, want them kept", got)
+	}
+	c.check(t, "capstan", []access{{"default", "get", "secrets", false}})
+	upgrade("persistence.enabled=true", "podDisruptionBudget.enabled=true")
+	c.run(t, helmPath, "uninstall", "capstan", "--namespace", "capstan-system")
+
+	// The plain manifests, where the chart was: CRDs that it left are taken over.
+	c.run(t, kubectlPath, "apply", "--server-side", "--force-conflicts", "--validate=strict", "-k", "../config/default")
+	c.check(t, "capstan-manager", inOwnNamespace)
+	c.check(t, "capstan-manager", inServedNamespace)
+}

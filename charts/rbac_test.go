@@ -1,0 +1,158 @@
+package charts_test
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// generatedRoles returns what controller-gen made of internal/controller/rbac.go.
+func generatedRoles(t *testing.T) (cluster, own []rbacv1.PolicyRule) {
+	t.Helper()
+	manifest, err := os.ReadFile("../config/rbac/role.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := decode(t, manifest)
+	return one[*rbacv1.ClusterRole](t, objects).Rules, one[*rbacv1.Role](t, objects).Rules
+}
+
+// manifests are all that Capstan can be installed from, by name.
+func manifests(t *testing.T) map[string][]runtime.Object {
+	t.Helper()
+	return map[string][]runtime.Object{
+		"ChartClusterWide": renderChart(t),
+		"ChartNamespaced":  renderChart(t, "watchNamespaces={helpdesk,research}"),
+		"ChartPersistent":  renderChart(t, "persistence.enabled=true", "metrics.enabled=false"),
+		"Config":           renderConfig(t),
+	}
+}
+
+func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
+	clusterRules, ownRules := generatedRoles(t)
+
+	t.Run("ClusterWide", func(t *testing.T) {
+		objects := renderChart(t)
+		if diff := cmp.Diff(clusterRules, one[*rbacv1.ClusterRole](t, objects).Rules); diff != "" {
+			t.Errorf("ClusterRole differs from config/rbac/role.yaml; run go run ./hack/chart (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(ownRules, one[*rbacv1.Role](t, objects).Rules); diff != "" {
+			t.Errorf("Role differs from config/rbac/role.yaml; run go run ./hack/chart (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("Namespaced", func(t *testing.T) {
+		objects := renderChart(t, "watchNamespaces={helpdesk,research}")
+		want := map[string][]rbacv1.PolicyRule{"helpdesk": clusterRules, "research": clusterRules, "capstan-system": ownRules}
+		got := map[string][]rbacv1.PolicyRule{}
+		for _, role := range every[*rbacv1.Role](objects) {
+			got[role.Namespace] = role.Rules
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("Roles by namespace (-want +got):\n%s", diff)
+		}
+		if n := len(every[*rbacv1.ClusterRole](objects)) + len(every[*rbacv1.ClusterRoleBinding](objects)); n != 0 {
+			t.Errorf("got %d cluster-wide roles and bindings, want none: every kind the manager reads is namespaced", n)
+		}
+	})
+
+	t.Run("OwnNamespaceWatched", func(t *testing.T) {
+		roles := map[string]bool{}
+		for _, role := range every[*rbacv1.Role](renderChart(t, "watchNamespaces={capstan-system}")) {
+			roles[role.Namespace+"/"+role.Name] = true
+		}
+		if len(roles) != 2 {
+			t.Errorf("got Roles %v, want two of different names: the second would replace the first", roles)
+		}
+	})
+
+	t.Run("Off", func(t *testing.T) {
+		objects := renderChart(t, "rbac.create=false")
+		if n := len(every[*rbacv1.ClusterRole](objects)) + len(every[*rbacv1.Role](objects)) + len(every[*rbacv1.RoleBinding](objects)); n != 0 {
+			t.Errorf("got %d roles and bindings with rbac.create=false, want none", n)
+		}
+	})
+}
+
+func TestRulesAreLeastPrivilege(t *testing.T) {
+	for name, objects := range manifests(t) {
+		t.Run(name, func(t *testing.T) {
+			var rules []rbacv1.PolicyRule
+			for _, role := range every[*rbacv1.ClusterRole](objects) {
+				rules = append(rules, role.Rules...)
+			}
+			for _, role := range every[*rbacv1.Role](objects) {
+				rules = append(rules, role.Rules...)
+			}
+			if len(rules) == 0 {
+				t.Fatal("got no rule at all")
+			}
+			for _, rule := range rules {
+				checkRule(t, rule)
+			}
+		})
+	}
+}
+
+// checkRule fails the test for a rule that gives more than the manager may ever need.
+func checkRule(t *testing.T, rule rbacv1.PolicyRule) {
+	t.Helper()
+	for _, list := range [][]string{rule.APIGroups, rule.Resources, rule.Verbs, rule.NonResourceURLs} {
+		if slices.Contains(list, "*") {
+			t.Errorf("rule %v has a wildcard", rule)
+		}
+	}
+	for _, verb := range []string{"escalate", "bind", "impersonate", "deletecollection"} {
+		if slices.Contains(rule.Verbs, verb) {
+			t.Errorf("rule %v has the verb %s", rule, verb)
+		}
+	}
+	if slices.Contains(rule.Resources, "secrets") && !slices.Equal(rule.Verbs, []string{"get"}) {
+		t.Errorf("verbs on Secrets = %v, want get only: with list or watch every Secret of the namespace can be read", rule.Verbs)
+	}
+	spec := []string{"agents", "modelproviders", "promptprofiles", "turns"}
+	if slices.ContainsFunc(rule.Resources, func(r string) bool { return slices.Contains(spec, r) }) {
+		for _, verb := range []string{"create", "update", "patch"} {
+			if slices.Contains(rule.Verbs, verb) {
+				t.Errorf("rule %v may change a spec, want people alone to write it", rule)
+			}
+		}
+	}
+}
+
+func TestBindingsJoinRolesAndServiceAccount(t *testing.T) {
+	for name, objects := range manifests(t) {
+		t.Run(name, func(t *testing.T) {
+			account := subjectOf(t, objects)
+			known := map[string]bool{}
+			for _, role := range every[*rbacv1.ClusterRole](objects) {
+				known["ClusterRole/"+role.Name] = true
+			}
+			for _, role := range every[*rbacv1.Role](objects) {
+				known["Role/"+role.Namespace+"/"+role.Name] = true
+			}
+			check := func(role string, subjects []rbacv1.Subject) {
+				if !known[role] {
+					t.Errorf("a binding names %s, which is bound already or not there", role)
+				}
+				delete(known, role)
+				if diff := cmp.Diff([]rbacv1.Subject{account}, subjects); diff != "" {
+					t.Errorf("subjects of the binding to %s (-want +got):\n%s", role, diff)
+				}
+			}
+			for _, binding := range every[*rbacv1.ClusterRoleBinding](objects) {
+				check("ClusterRole/"+binding.RoleRef.Name, binding.Subjects)
+			}
+			for _, binding := range every[*rbacv1.RoleBinding](objects) {
+				check("Role/"+binding.Namespace+"/"+binding.RoleRef.Name, binding.Subjects)
+			}
+			for role := range known {
+				t.Errorf("%s is bound to no one", role)
+			}
+		})
+	}
+}

@@ -1,0 +1,197 @@
+package charts_test
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// valuesFile returns the root mapping of values.yaml, comments and all.
+func valuesFile(t *testing.T) *yaml.Node {
+	t.Helper()
+	data, err := os.ReadFile("capstan/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(data, &document); err != nil {
+		t.Fatal(err)
+	}
+	return document.Content[0]
+}
+
+// walkValues calls visit for each value of a mapping and those below it. What is inside resources is Kubernetes' own.
+func walkValues(prefix string, mapping *yaml.Node, visit func(path string, key, value *yaml.Node)) {
+	for i := 0; i < len(mapping.Content); i += 2 {
+		key, value := mapping.Content[i], mapping.Content[i+1]
+		path := prefix + key.Value
+		visit(path, key, value)
+		if value.Kind == yaml.MappingNode && path != "resources" {
+			walkValues(path+".", value, visit)
+		}
+	}
+}
+
+func TestEveryValueIsDocumented(t *testing.T) {
+	readme, err := os.ReadFile("capstan/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	walkValues("", valuesFile(t), func(path string, key, value *yaml.Node) {
+		count++
+		if key.HeadComment == "" {
+			t.Errorf("value %s has no comment above it in values.yaml", path)
+		}
+		if inner := value.Kind == yaml.MappingNode && len(value.Content) > 0 && path != "resources"; inner {
+			return
+		}
+		row := "| `" + path + "` | "
+		if path != "resources" {
+			text := value.Value
+			switch {
+			case value.Kind == yaml.MappingNode:
+				text = "{}"
+			case value.Kind == yaml.SequenceNode:
+				text = "[]"
+			case value.Style == yaml.DoubleQuotedStyle:
+				text = `"` + value.Value + `"`
+			}
+			row += "`" + text + "` | "
+		}
+		if !strings.Contains(string(readme), row) {
+			t.Errorf("README.md of the chart has no row %q: the value or its default is not told", row)
+		}
+	})
+	if rows := strings.Count(string(readme), "\n| `"); rows > count {
+		t.Errorf("README.md of the chart has %d rows of values, more than the %d that there are", rows, count)
+	}
+}
+
+// schema is the part of JSON Schema that tells which names an object may have.
+type schema struct {
+	Type                 any               `json:"type"`
+	Properties           map[string]schema `json:"properties"`
+	AdditionalProperties any               `json:"additionalProperties"`
+	Items                *schema           `json:"items"`
+}
+
+func TestSchemaIsStrictAndComplete(t *testing.T) {
+	data, err := os.ReadFile("capstan/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var root schema
+	if err := json.Unmarshal(data, &root); err != nil {
+		t.Fatal(err)
+	}
+	checkStrict(t, "values", root)
+
+	walkValues("", valuesFile(t), func(path string, _, _ *yaml.Node) {
+		level := root
+		for name := range strings.SplitSeq(path, ".") {
+			next, ok := level.Properties[name]
+			if !ok {
+				t.Errorf("value %s is not in values.schema.json", path)
+				return
+			}
+			level = next
+		}
+	})
+}
+
+func checkStrict(t *testing.T, path string, s schema) {
+	t.Helper()
+	if len(s.Properties) > 0 && s.AdditionalProperties != false {
+		t.Errorf("%s: additionalProperties = %v, want false: a misspelt name would be ignored", path, s.AdditionalProperties)
+	}
+	for name, property := range s.Properties {
+		checkStrict(t, path+"."+name, property)
+	}
+	if s.Items != nil {
+		checkStrict(t, path+"[]", *s.Items)
+	}
+}
+
+func TestBadValuesAreRefused(t *testing.T) {
+	tests := map[string]struct {
+		values []string
+		want   []string // all must be in the message
+	}{
+		"UnknownName":         {[]string{"replicaz=2"}, []string{"'replicaz' not allowed"}},
+		"UnknownInnerName":    {[]string{"image.name=x"}, []string{"/image", "'name' not allowed"}},
+		"WrongType":           {[]string{"replicas=two"}, []string{"/replicas", "want integer"}},
+		"NegativeReplicas":    {[]string{"replicas=-1"}, []string{"/replicas", "minimum"}},
+		"NamespacesNotAList":  {[]string{"watchNamespaces=helpdesk"}, []string{"/watchNamespaces", "want array"}},
+		"NamespaceNotAName":   {[]string{"watchNamespaces={Help_Desk}"}, []string{"/watchNamespaces/0", "Help_Desk"}},
+		"NamespaceTwice":      {[]string{"watchNamespaces={a,a}"}, []string{"/watchNamespaces"}},
+		"LogLevel":            {[]string{"log.level=loud"}, []string{"/log/level", "'debug', 'info', 'error'"}},
+		"LogFormat":           {[]string{"log.format=xml"}, []string{"/log/format", "'json', 'console'"}},
+		"NoTurns":             {[]string{"maxConcurrentTurns=0"}, []string{"/maxConcurrentTurns", "want 1"}},
+		"Digest":              {[]string{"image.digest=sha1:abc"}, []string{"/image/digest"}},
+		"PullPolicy":          {[]string{"image.pullPolicy=Sometimes"}, []string{"/image/pullPolicy", "'IfNotPresent'"}},
+		"Root":                {[]string{"runAsUser=0"}, []string{"/runAsUser", "want 1"}},
+		"PrivilegedPort":      {[]string{"health.port=80"}, []string{"/health/port"}},
+		"SharedVolume":        {[]string{"persistence.accessMode=ReadWriteMany"}, []string{"/persistence/accessMode", "'ReadWriteOnce'"}},
+		"VolumeSize":          {[]string{"persistence.size=large"}, []string{"/persistence/size", "large"}},
+		"ExtraArg":            {[]string{"extraArgs={verbose}"}, []string{"/extraArgs/0", "verbose"}},
+		"MonitorInterval":     {[]string{"metrics.serviceMonitor.interval=often"}, []string{"/metrics/serviceMonitor/interval", "often"}},
+		"ReplicasOnOneVolume": {[]string{"replicas=2", "persistence.enabled=true"}, []string{"replicas must be at most 1", "persistence.enabled"}},
+		"ReplicasNoLeader":    {[]string{"replicas=2", "leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "replicas"}},
+		"RollingNoLeader":     {[]string{"leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "persistence.enabled"}},
+		"GraceTooLong":        {[]string{"shutdownGraceSeconds=30"}, []string{"shutdownGraceSeconds must be less than terminationGracePeriodSeconds (30)"}},
+		"SamePort":            {[]string{"metrics.port=8081"}, []string{"metrics.port and health.port must differ"}},
+		"NothingToScrape":     {[]string{"metrics.enabled=false", "metrics.serviceMonitor.enabled=true"}, []string{"serviceMonitor.enabled needs metrics.enabled"}},
+		"NoAccount":           {[]string{"serviceAccount.create=false"}, []string{"serviceAccount.name must be set"}},
+		"BothBudgets":         {[]string{"podDisruptionBudget.enabled=true", "podDisruptionBudget.minAvailable=1"}, []string{"exactly one of minAvailable and maxUnavailable"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := template(t.Context(), tc.values...)
+			if err == nil {
+				t.Fatalf("the chart takes %v, want it refused", tc.values)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("message = %v, want it to say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestImageReference(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("0", 64)
+	tests := map[string]struct {
+		values []string
+		want   string
+	}{
+		"Default":  {nil, "capstan-dev/capstan:0.1.0"},
+		"Registry": {[]string{"image.registry=registry.example.com:5000/team/"}, "registry.example.com:5000/team/capstan-dev/capstan:0.1.0"},
+		"Tag":      {[]string{"image.tag=main"}, "capstan-dev/capstan:main"},
+		"Digest":   {[]string{"image.digest=" + digest}, "capstan-dev/capstan:0.1.0@" + digest},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, manager := managerOf(t, renderChart(t, tc.values...)); manager.Image != tc.want {
+				t.Errorf("image = %q, want %q", manager.Image, tc.want)
+			}
+		})
+	}
+}
+
+func TestLint(t *testing.T) {
+	for name, values := range map[string]string{
+		"Defaults": "replicas=1",
+		"All":      "persistence.enabled=true,metrics.serviceMonitor.enabled=true,podDisruptionBudget.enabled=true,watchNamespaces={a}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := output(t.Context(), helmPath, "lint", "--strict", "--kube-version", kubeVersion, "--set", values, "capstan"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

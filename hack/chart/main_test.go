@@ -1,0 +1,112 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	clusterRole = "kind: ClusterRole\nmetadata: {name: manager}\nrules: [{apiGroups: [capstan.dev], resources: [turns], verbs: [get]}]\n"
+	role        = "kind: Role\nmetadata: {name: manager}\nrules: [{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get]}]\n"
+)
+
+// repository makes a folder that looks like the repository to sync, and returns its root.
+func repository(t *testing.T, roles string, crds map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	put(t, filepath.Join(root, roleSource), roles)
+	for name, text := range crds {
+		put(t, filepath.Join(root, crdSource, name), text)
+	}
+	return root
+}
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func get(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestSyncCopiesCRDsAndSplitsRules(t *testing.T) {
+	crd := "# a comment and {{ a template }} stay as they are\nkind: CustomResourceDefinition\n"
+	root := repository(t, "---\n"+clusterRole+"---\n"+role, map[string]string{"turns.yaml": crd})
+	put(t, filepath.Join(root, crdTarget, "gone.yaml"), "kind: CustomResourceDefinition\n")
+
+	for range 2 { // the second run must find nothing to do
+		if err := sync(root); err != nil {
+			t.Fatalf("sync: %v", err)
+		}
+	}
+	if got := get(t, filepath.Join(root, crdTarget, "turns.yaml")); got != crd {
+		t.Errorf("CRD in the chart = %q, want the source byte for byte: %q", got, crd)
+	}
+	if _, err := os.Stat(filepath.Join(root, crdTarget, "gone.yaml")); !os.IsNotExist(err) {
+		t.Errorf("a CRD that is no longer generated is still in the chart (%v)", err)
+	}
+	for path, want := range map[string]string{managerRules: "- turns", ownRules: "- leases"} {
+		if got := get(t, filepath.Join(root, path)); !strings.Contains(got, want) || strings.Count(got, "verbs:") != 1 {
+			t.Errorf("%s = %q, want the one rule with %q", path, got, want)
+		}
+	}
+}
+
+func TestSyncLeavesCurrentFilesAlone(t *testing.T) {
+	root := repository(t, clusterRole+"---\n"+role, map[string]string{"turns.yaml": "kind: CustomResourceDefinition\n"})
+	if err := sync(root); err != nil {
+		t.Fatalf("sync: %v", err)
+	}
+	target := filepath.Join(root, managerRules)
+	longAgo := time.Date(2020, time.January, 1, 0, 0, 0, 0, time.UTC)
+	if err := os.Chtimes(target, longAgo, longAgo); err != nil {
+		t.Fatal(err)
+	}
+	if err := sync(root); err != nil {
+		t.Fatalf("second sync: %v", err)
+	}
+	info, err := os.Stat(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !info.ModTime().Equal(longAgo) {
+		t.Errorf("a file that was current has been written again at %v", info.ModTime())
+	}
+}
+
+func TestSyncRefuses(t *testing.T) {
+	crds := map[string]string{"turns.yaml": "kind: CustomResourceDefinition\n"}
+	tests := map[string]struct {
+		reason string
+		roles  string
+		crds   map[string]string
+		want   string
+	}{
+		"NoCRDs":       {reason: "an empty chart would remove every kind", roles: clusterRole + "---\n" + role, want: "failed to find a CRD"},
+		"NoRole":       {reason: "the manager could hold no Lease", roles: clusterRole, crds: crds, want: "failed to find a Role with rules"},
+		"TwoRoles":     {reason: "it is not known where the second holds", roles: clusterRole + "---\n" + role + "---\n" + role, crds: crds, want: "there must be one Role only"},
+		"UnknownField": {reason: "it would be lost in the chart", roles: clusterRole + "aggregationRule: {}\n---\n" + role, crds: crds, want: "aggregationRule"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := sync(repository(t, tc.roles, tc.crds))
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("sync = %v, want an error with %q: %s", err, tc.want, tc.reason)
+			}
+		})
+	}
+}
