@@ -1,0 +1,280 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// TestMain lets the test's own executable be the floor, as the benchmark's is.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == floorCommand {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+		stop()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// The floor stands in for the manager too: what is tried here is the measuring, all of it, on a few Turns.
+func TestBenchmarkMeasuresRealTurns(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	manager := floorContender(self)
+	manager.name = "manager"
+	o, err := parse([]string{
+		"--turns", "5", "--warmup", "1", "--latency", "20ms", "--reply-chars", "40", "--payload", "5000",
+		"--crds", filepath.Join("..", "..", "config", "crd", "bases"),
+	}, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := measure(t.Context(), o, manager, floorContender(self), t.Output())
+	if err != nil {
+		t.Fatalf("measure: %v", err)
+	}
+	if err := report.failure(); err != nil {
+		t.Error(err)
+	}
+	for name, m := range map[string]Measurement{"manager": report.Manager, "floor": report.Floor} {
+		if diff := cmp.Diff(map[string]float64{"PUT turns/status": 2}, m.WritesPerTurnByKind); diff != "" {
+			t.Errorf("writes per Turn of the %s (-want +got):\n%s", name, diff)
+		}
+		if m.ModelRequestsPerTurn != 1 || m.TurnsPerSecond <= 0 || m.PeakMemoryMiB <= 0 || m.Completion.P95 < 20 {
+			t.Errorf("measurement of the %s is implausible: %+v", name, m)
+		}
+	}
+	if diff := cmp.Diff(Setup{Turns: 5, LatencyMilliseconds: 20, ReplyChars: 40, PayloadChars: 5000, CPUs: report.Setup.CPUs}, report.Setup); diff != "" {
+		t.Errorf("setup (-want +got):\n%s", diff)
+	}
+}
+
+func TestContenderThatEndsIsShownWithItsLog(t *testing.T) {
+	broken := contender{name: "broken", path: "/bin/sh", ready: "/", args: func(string, string, string, string) []string {
+		return []string{"-c", "echo no such flag; exit 2"}
+	}}
+	o, err := parse([]string{"--crds", filepath.Join("..", "..", "config", "crd", "bases")}, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	_, err = measure(t.Context(), o, broken, broken, t.Output())
+	if err == nil {
+		t.Fatal("measure succeeded")
+	}
+	for _, want := range []string{"failed to measure the floor", "exit status 2", "no such flag", "logs are kept in"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q lacks %q", err, want)
+		}
+	}
+}
+
+func TestFlagsAreChecked(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no Turns":         {[]string{"--turns", "0"}, "--turns must be at least 1"},
+		"no reply":         {[]string{"--reply-chars", "0"}, "--reply-chars must be from 1"},
+		"a huge payload":   {[]string{"--payload", "262145"}, "--payload must be from 0 to 262144"},
+		"unknown output":   {[]string{"-o", "xml"}, "-o must be table or json"},
+		"unknown argument": {[]string{"now"}, `unknown argument "now"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := parse(tc.args, t.Output()); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestTurnsCarryThePayloadInFactsWithinTheBounds(t *testing.T) {
+	for payload, want := range map[int][]int{0: nil, 1: {1}, 4096: {4096}, 4097: {4096, 1}, 10000: {4096, 4096, 1808}} {
+		var got []int
+		if context := newTurn("t", payload).Spec.Context; context != nil {
+			for _, fact := range context.Facts {
+				got = append(got, len(fact.Text))
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("facts for a payload of %d (-want +got):\n%s", payload, diff)
+		}
+	}
+}
+
+func TestWritesAreReadFromMetrics(t *testing.T) {
+	const text = `# HELP apiserver_request_total [STABLE] Counter of apiserver requests.
+# TYPE apiserver_request_total counter
+apiserver_request_total{code="200",component="apiserver",dry_run="",group="capstan.dev",resource="turns",scope="resource",subresource="status",verb="PUT",version="v1alpha1"} 600
+apiserver_request_total{code="409",component="apiserver",dry_run="",group="capstan.dev",resource="turns",scope="resource",subresource="status",verb="PUT",version="v1alpha1"} 2
+apiserver_request_total{code="201",component="apiserver",dry_run="",group="capstan.dev",resource="turns",scope="resource",subresource="",verb="POST",version="v1alpha1"} 300
+apiserver_request_total{code="200",component="apiserver",dry_run="",group="capstan.dev",resource="turns",scope="cluster",subresource="",verb="LIST",version="v1alpha1"} 9
+apiserver_request_total{code="201",component="apiserver",dry_run="",group="events.k8s.io",resource="events",scope="resource",subresource="",verb="POST",version="v1"} 300
+apiserver_request_total{code="200",component="apiserver",dry_run="",group="coordination.k8s.io",resource="leases",scope="resource",subresource="",verb="PUT",version="v1"} 7
+apiserver_request_total{code="201",component="apiserver",dry_run="",group="coordination.k8s.io",resource="leases",scope="resource",subresource="",verb="POST",version="v1"} 1
+apiserver_request_total{code="201",component="apiserver",dry_run="",group="authorization.k8s.io",resource="subjectaccessreviews",scope="resource",subresource="",verb="POST",version="v1"} 4
+# TYPE workqueue_depth gauge
+workqueue_depth{name="x"} 3
+`
+	got, leases, err := parseWrites(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := writes{"PUT turns/status": 600, "PUT turns/status 409": 2, "POST turns": 300, "POST events.events.k8s.io": 300}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("writes (-want +got):\n%s", diff)
+	}
+	if leases != 8 {
+		t.Errorf("writes of Leases: %v, want 8", leases)
+	}
+	earlier := writes{"PUT turns/status": 500, "POST turns": 300}
+	want = writes{"PUT turns/status": 100, "PUT turns/status 409": 2, "POST events.events.k8s.io": 300}
+	if diff := cmp.Diff(want, got.minus(earlier)); diff != "" {
+		t.Errorf("difference (-want +got):\n%s", diff)
+	}
+	for name, bad := range map[string]string{"not metrics": "<html>", "without the metric": "workqueue_depth 3\n"} {
+		if _, _, err := parseWrites(strings.NewReader(bad)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestProcessUseIsThatOfTheProcess(t *testing.T) {
+	if _, memory, err := processUse(os.Getpid()); err != nil || memory < 1<<20 {
+		t.Errorf("this process: %d bytes, error %v; want some memory", memory, err)
+	}
+	if _, _, err := processUse(-1); err == nil {
+		t.Error("a process that is not there has no error")
+	}
+}
+
+func TestPercentilesAreOfTheNearestRank(t *testing.T) {
+	hundred := make([]time.Duration, 0, 100)
+	for i := range 100 {
+		hundred = append(hundred, time.Duration(100-i)*time.Millisecond)
+	}
+	for name, tc := range map[string]struct {
+		values []time.Duration
+		less   time.Duration
+		want   Percentiles
+	}{
+		"none":         {nil, 0, Percentiles{}},
+		"one":          {[]time.Duration{7 * time.Millisecond}, 0, Percentiles{7, 7}},
+		"two":          {[]time.Duration{9 * time.Millisecond, time.Millisecond}, 0, Percentiles{1, 9}},
+		"unsorted":     {hundred, 0, Percentiles{50, 95}},
+		"less latency": {hundred, 60 * time.Millisecond, Percentiles{-10, 35}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, percentiles(tc.values, tc.less)); diff != "" {
+				t.Errorf("percentiles (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMeasurementIsPerTurnAndWithoutTheBenchmarksOwnWrites(t *testing.T) {
+	result := &burstResult{
+		wall: 2 * time.Second, failed: map[string]int{},
+		durations: []time.Duration{time.Second, time.Second}, latencies: []time.Duration{time.Second, 2 * time.Second},
+	}
+	before := sample{writes: writes{"POST turns": 1, "PUT turns/status": 2}, leases: 3, cpu: time.Second, modelRequests: 1}
+	after := sample{
+		writes: writes{"POST turns": 3, "PUT turns/status": 6, "POST events": 1},
+		leases: 5, cpu: time.Second + 30*time.Millisecond, peakMemory: 3 << 20, modelRequests: 4,
+	}
+	want := Measurement{
+		TurnsPerSecond: 1, WallSeconds: 2, Overhead: Percentiles{100, 100}, Completion: Percentiles{1000, 2000},
+		WritesPerTurn: 2.5, WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2, "POST events": 0.5}, LeaseWrites: 2,
+		CPUPerTurn: 15, PeakMemoryMiB: 3, ModelRequestsPerTurn: 1.5, FailedTurns: map[string]int{},
+	}
+	if diff := cmp.Diff(want, newMeasurement(result, before, after, 900*time.Millisecond)); diff != "" {
+		t.Errorf("measurement (-want +got):\n%s", diff)
+	}
+}
+
+func exampleReport() *Report {
+	return &Report{
+		Setup: Setup{Turns: 300, LatencyMilliseconds: 2000, ReplyChars: 400, CPUs: 2},
+		Manager: Measurement{
+			TurnsPerSecond: 80, WallSeconds: 3.75, Overhead: Percentiles{12.345, 150.4}, WritesPerTurn: 3,
+			WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2, "POST events": 1}, LeaseWrites: 4, CPUPerTurn: 6,
+		},
+		Floor: Measurement{
+			TurnsPerSecond: 100, WallSeconds: 3, Overhead: Percentiles{10, 0}, WritesPerTurn: 2,
+			WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2}, CPUPerTurn: 3,
+		},
+	}
+}
+
+func TestTableShowsManagerFloorAndRatio(t *testing.T) {
+	var out bytes.Buffer
+	if err := exampleReport().write(&out, outputTable); err != nil {
+		t.Fatal(err)
+	}
+	want := `300 Turns at once, model latency 2s, answers of 400 characters, facts of 0, 2 CPUs
+
+                                     manager     floor   ratio
+Turns per second                        80.0       100    0.80
+wall time, s                            3.75      3.00    1.25
+duration less latency, p50, ms          12.3      10.0    1.23
+duration less latency, p95, ms           150         0       -
+creation to completion, p50, ms            0         0       -
+creation to completion, p95, ms            0         0       -
+CPU per Turn, ms                        6.00      3.00    2.00
+peak memory, MiB                           0         0       -
+model requests per Turn                    0         0       -
+API writes per Turn                     3.00      2.00    1.50
+  POST events                           1.00         0       -
+  PUT turns/status                      2.00      2.00    1.00
+
+The floor is a bare client-go program: watch, one status write, one model request, one status write.
+API writes leave out the benchmark's own creation of the Turns, and Leases (manager 4, floor 0 in all).
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+}
+
+func TestJSONHoldsTheWholeReport(t *testing.T) {
+	var out bytes.Buffer
+	if err := exampleReport().write(&out, outputJSON); err != nil {
+		t.Fatal(err)
+	}
+	got := &Report{}
+	if err := json.Unmarshal(out.Bytes(), got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(exampleReport(), got); diff != "" {
+		t.Errorf("report (-want +got):\n%s", diff)
+	}
+}
+
+func TestFailedTurnsAreAnError(t *testing.T) {
+	report := exampleReport()
+	if err := report.failure(); err != nil {
+		t.Errorf("error %v although all succeeded", err)
+	}
+	report.Manager.FailedTurns = map[string]int{v1alpha1.TurnReasonModelFailed: 3}
+	if err := report.failure(); err == nil || !strings.Contains(err.Error(), "ModelFailed:3") {
+		t.Errorf("error %v, want one that names reason and number", err)
+	}
+}

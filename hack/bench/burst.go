@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// creators is how many Turns are being created at the same time: enough to keep the API server busy.
+const creators = 32
+
+// burstResult is what became of Turns that were created at once.
+type burstResult struct {
+	wall      time.Duration   // from the first creation to the last completion
+	durations []time.Duration // status.durationMilliseconds, one a Turn
+	latencies []time.Duration // from a Turn's creation to its completion, as a client sees them
+	failed    map[string]int  // Turns that did not succeed, by reason
+}
+
+// burst creates n Turns at once and watches them until all have finished.
+func (b *bench) burst(ctx context.Context, prefix string, n int) (*burstResult, error) {
+	var mu sync.Mutex
+	created := make(map[string]time.Time, n)
+	start := time.Now()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		create, ctx := errgroup.WithContext(ctx)
+		create.SetLimit(creators)
+		for i := range n {
+			create.Go(func() error {
+				turn := newTurn(fmt.Sprintf("%s-%d", prefix, i), b.payload)
+				mu.Lock()
+				created[turn.Name] = time.Now()
+				mu.Unlock()
+				if err := b.api.Create(ctx, turn); err != nil {
+					return fmt.Errorf("failed to create Turn %q: %w", turn.Name, err)
+				}
+				return nil
+			})
+		}
+		return create.Wait()
+	})
+	result := &burstResult{failed: map[string]int{}}
+	group.Go(func() error {
+		return b.watchFinished(ctx, prefix+"-", n, func(turn *v1alpha1.Turn) {
+			mu.Lock()
+			defer mu.Unlock()
+			result.add(turn, time.Since(created[turn.Name]))
+		})
+	})
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	result.wall = time.Since(start)
+	return result, nil
+}
+
+// watchFinished calls a function once for each Turn of that prefix when it has finished, until there were n.
+func (b *bench) watchFinished(ctx context.Context, prefix string, n int, finished func(*v1alpha1.Turn)) error {
+	seen := make(map[string]bool, n)
+	list := cache.NewListWatchFromClient(b.turns, "turns", namespace, fields.Everything())
+	_, err := watchtools.UntilWithSync(ctx, list, &v1alpha1.Turn{}, nil, func(event watch.Event) (bool, error) {
+		turn, ok := event.Object.(*v1alpha1.Turn)
+		if ok && strings.HasPrefix(turn.Name, prefix) && turn.IsFinished() && !seen[turn.Name] {
+			seen[turn.Name] = true
+			finished(turn)
+		}
+		return len(seen) == n, nil
+	})
+	if err != nil {
+		return fmt.Errorf("failed to wait for the Turns, %d of %d have finished: %w", len(seen), n, err)
+	}
+	return nil
+}
+
+func (r *burstResult) add(turn *v1alpha1.Turn, latency time.Duration) {
+	r.latencies = append(r.latencies, latency)
+	if ms := turn.Status.DurationMilliseconds; ms != nil {
+		r.durations = append(r.durations, time.Duration(*ms)*time.Millisecond)
+	}
+	if c := meta.FindStatusCondition(turn.Status.Conditions, v1alpha1.ConditionSucceeded); c.Status != metav1.ConditionTrue {
+		r.failed[c.Reason]++
+	}
+}

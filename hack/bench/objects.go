@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+const (
+	systemNamespace = "capstan-system" // of the manager's Leases
+	namespace       = "bench"          // of the Turns and all they need
+	objectName      = "bench"          // of all they need
+	modelName       = "bench"
+
+	// maxFacts and maxFactChars are the API's own bounds.
+	maxFacts     = 64
+	maxFactChars = 4096
+)
+
+var scheme = runtime.NewScheme()
+
+func init() {
+	utilruntime.Must(corev1.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+}
+
+// turnClient returns client-go's plain REST client for Capstan's API group.
+func turnClient(config *rest.Config) (rest.Interface, error) {
+	config = rest.CopyConfig(config)
+	config.APIPath = "/apis"
+	config.GroupVersion = &v1alpha1.GroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.QPS = -1
+	c, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make a client for %s: %w", v1alpha1.GroupVersion, err)
+	}
+	return c, nil
+}
+
+// objects returns all that a Turn needs, in an order in which they can be created.
+func objects(modelURL string, latency time.Duration) []client.Object {
+	meta := metav1.ObjectMeta{Name: objectName, Namespace: namespace}
+	reference := v1alpha1.ObjectReference{Name: objectName}
+	// A Turn that is slow should be seen as slow, not end at its deadline.
+	timeout := int32(math.Ceil(latency.Seconds())) + 600
+	return []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: systemNamespace}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.Secret{ObjectMeta: meta, StringData: map[string]string{"apiKey": "bench-key"}},
+		&v1alpha1.ModelProvider{ObjectMeta: meta, Spec: v1alpha1.ModelProviderSpec{
+			Type: v1alpha1.ProviderTypeOpenAI, BaseURL: modelURL,
+			CredentialsRef: &v1alpha1.SecretKeyReference{Name: objectName, Key: "apiKey"},
+		}},
+		&v1alpha1.PromptProfile{ObjectMeta: meta, Spec: v1alpha1.PromptProfileSpec{
+			ID: objectName, Version: "1.0.0", Instructions: "Answer in one sentence.",
+		}},
+		&v1alpha1.Agent{ObjectMeta: meta, Spec: v1alpha1.AgentSpec{
+			PromptProfileRef: reference,
+			Models:           []v1alpha1.ModelReference{{ProviderRef: reference, Model: modelName}},
+			Limits:           &v1alpha1.Limits{TimeoutSeconds: &timeout},
+		}},
+	}
+}
+
+// newTurn returns a Turn with facts of so many characters in all.
+func newTurn(name string, payload int) *v1alpha1.Turn {
+	turn := &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: objectName}, Message: "How are you?"},
+	}
+	if payload == 0 {
+		return turn
+	}
+	turn.Spec.Context = &v1alpha1.TurnContext{}
+	for i := 0; payload > 0; i++ {
+		chars := min(payload, maxFactChars)
+		payload -= chars
+		turn.Spec.Context.Facts = append(turn.Spec.Context.Facts, v1alpha1.Fact{ID: fmt.Sprintf("fact-%d", i), Text: strings.Repeat("f", chars)})
+	}
+	return turn
+}
+
+// deleteTurns makes room for the next contender, which should not find the Turns of this one.
+func (b *bench) deleteTurns(ctx context.Context) error {
+	if err := b.api.DeleteAllOf(ctx, &v1alpha1.Turn{}, client.InNamespace(namespace)); err != nil {
+		return fmt.Errorf("failed to delete the Turns: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/procfs"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/stack"
+)
+
+const (
+	// requestsMetric is kube-apiserver's count of the requests it has answered.
+	requestsMetric = "apiserver_request_total"
+
+	// settleInterval is how long no object may have been written for the work to count as done: Events are written
+	// behind their Turns.
+	settleInterval = time.Second
+	settleTimeout  = 30 * time.Second
+)
+
+// mutating holds the verbs of requestsMetric that write.
+var mutating = []string{"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"}
+
+// writes counts requests to the API server by what they write, such as "PUT turns/status". What was refused has its
+// HTTP status at its end.
+type writes map[string]float64
+
+// sample is the state of all counters at one time.
+type sample struct {
+	writes        writes
+	leases        float64 // writes of Leases, which grow with time, not with Turns
+	cpu           time.Duration
+	peakMemory    uint64 // in bytes
+	modelRequests int64
+}
+
+// settled waits until nothing is written any more and takes a sample.
+func (b *bench) settled(ctx context.Context, process *stack.Process) (sample, error) {
+	var last writes
+	var leases float64
+	err := wait.PollUntilContextTimeout(ctx, settleInterval, settleTimeout, true, func(ctx context.Context) (bool, error) {
+		text, err := b.turns.Get().AbsPath("/metrics").Do(ctx).Raw()
+		if err != nil {
+			return false, fmt.Errorf("failed to read the API server's metrics: %w", err)
+		}
+		var now writes
+		if now, leases, err = parseWrites(bytes.NewReader(text)); err != nil {
+			return false, err
+		}
+		same := last != nil && maps.Equal(last, now)
+		last = now
+		return same, nil
+	})
+	if err != nil {
+		return sample{}, fmt.Errorf("failed to wait for the end of all writes: %w", err)
+	}
+	s := sample{writes: last, leases: leases, modelRequests: b.model.Stats().Requests}
+	s.cpu, s.peakMemory, err = processUse(process.PID())
+	return s, err
+}
+
+// parseWrites reads the writes, and those of Leases apart, from metrics in Prometheus' text format.
+func parseWrites(text io.Reader) (writes, float64, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(text)
+	if err != nil {
+		return nil, 0, fmt.Errorf("failed to parse the API server's metrics: %w", err)
+	}
+	family, ok := families[requestsMetric]
+	if !ok {
+		return nil, 0, fmt.Errorf("failed to find %s in the API server's metrics", requestsMetric)
+	}
+	found, leases := writes{}, 0.0
+	for _, metric := range family.GetMetric() {
+		labels := make(map[string]string, len(metric.GetLabel()))
+		for _, pair := range metric.GetLabel() {
+			labels[pair.GetName()] = pair.GetValue()
+		}
+		switch count := metric.GetCounter().GetValue(); {
+		case !slices.Contains(mutating, labels["verb"]) || strings.HasSuffix(labels["resource"], "reviews"):
+			// Access reviews are posted, and write nothing.
+		case labels["resource"] == "leases":
+			leases += count
+		default:
+			found[writeName(labels)] += count
+		}
+	}
+	return found, leases, nil
+}
+
+func writeName(labels map[string]string) string {
+	name := labels["verb"] + " " + labels["resource"]
+	if group := labels["group"]; group != "" && group != v1alpha1.GroupVersion.Group {
+		name += "." + group
+	}
+	if labels["subresource"] != "" {
+		name += "/" + labels["subresource"]
+	}
+	if code := labels["code"]; !strings.HasPrefix(code, "2") {
+		name += " " + code
+	}
+	return name
+}
+
+// minus returns what was written between an earlier count and this one.
+func (w writes) minus(earlier writes) writes {
+	difference := writes{}
+	for name, count := range w {
+		if d := count - earlier[name]; d > 0 {
+			difference[name] = d
+		}
+	}
+	return difference
+}
+
+// processUse returns the CPU time of a process so far and the most memory it ever had resident.
+func processUse(pid int) (time.Duration, uint64, error) {
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, 0, fmt.Errorf("failed to look at process %d, which takes Linux: %w", pid, err)
+	}
+	stat, err := process.Stat()
+	if err != nil {
+		return 0, 0, fmt.Errorf("failed to read the CPU time of process %d: %w", pid, err)
+	}
+	status, err := process.NewStatus()
+	if err != nil {
+		return 0, 0, fmt.Errorf("failed to read the memory of process %d: %w", pid, err)
+	}
+	return time.Duration(stat.CPUTime() * float64(time.Second)), status.VmHWM, nil
+}

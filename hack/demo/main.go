@@ -1,0 +1,94 @@
+// Command demo shows Capstan at work on this machine: it starts a real control plane, the fake model server and the
+// manager, applies the quickstart's manifests, shows what becomes of the Turn, and stops everything again.
+//
+// With KEEP=1 or --keep it leaves all of it running in the background, until --stop.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// workFolder holds logs, data, the kubeconfig and the state of a demo that was kept; it ignores itself in Git.
+const workFolder = ".demo"
+
+// options are the flags.
+type options struct {
+	manager, fakemodel, capstan string
+	rules, manifests, crds      string
+	turn                        string
+	timeout                     time.Duration
+	keep, stop                  bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		if _, ok := errors.AsType[shownError](err); !ok {
+			fmt.Fprintf(os.Stderr, "demo: %v\n", err)
+		}
+		os.Exit(1)
+	}
+}
+
+// shownError is an error that the reader has seen already.
+type shownError struct{ error }
+
+func run(ctx context.Context, args []string, out, errOut io.Writer) error {
+	// The libraries' own logs are noise here: what matters comes back as errors.
+	klog.SetLogger(logr.Discard())
+	ctrllog.SetLogger(logr.Discard())
+	o, err := parse(args, errOut)
+	if err != nil {
+		return err
+	}
+	w := workspace{dir: workFolder}
+	switch {
+	case o.stop:
+		return w.stop(ctx, out)
+	case o.keep && os.Getenv(backgroundVariable) == "":
+		return w.runInBackground(ctx, args, out)
+	}
+	release, err := w.claim()
+	if err != nil {
+		return err
+	}
+	defer release()
+	return newDemo(o, w, out).run(ctx)
+}
+
+func parse(args []string, usage io.Writer) (options, error) {
+	var o options
+	f := flag.NewFlagSet("demo", flag.ContinueOnError)
+	f.SetOutput(usage)
+	f.StringVar(&o.manager, "manager", "bin/manager", "the manager's executable file")
+	f.StringVar(&o.fakemodel, "fakemodel", "bin/fakemodel", "the fake model server's executable file")
+	f.StringVar(&o.capstan, "capstan", "bin/capstan", "the command line's executable file, named in what to try next")
+	f.StringVar(&o.rules, "rules", "hack/fakemodel/rules.yaml", "what the fake model says")
+	f.StringVar(&o.manifests, "manifests", "examples/quickstart", "folder of manifests to apply")
+	f.StringVar(&o.crds, "crds", "config/crd/bases", "folder of the CRDs")
+	f.StringVar(&o.turn, "turn", "open-loops", "name of the Turn to wait for")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "time for the Turn to finish")
+	f.BoolVar(&o.keep, "keep", os.Getenv("KEEP") == "1", "leave everything running (KEEP=1)")
+	f.BoolVar(&o.stop, "stop", false, "stop what an earlier call has kept running")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unknown argument %q", f.Arg(0))
+	}
+	return o, nil
+}

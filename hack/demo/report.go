@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// Events are written behind the status they tell of.
+const (
+	eventInterval = 50 * time.Millisecond
+	eventTimeout  = 5 * time.Second
+)
+
+// report prints what came out: as kubectl shows it, then the answer and its record, then the Events.
+func (d *demo) report(ctx context.Context, turn *v1alpha1.Turn) error {
+	if err := d.show(ctx, "get", "turn", turn.Name, "-o", "wide"); err != nil {
+		return err
+	}
+	d.print("\n%s", summary(turn))
+	if err := d.waitForEvent(ctx, turn); err != nil {
+		return err
+	}
+	return d.show(ctx, "events", "--for", "turn/"+turn.Name)
+}
+
+// show runs kubectl and prints the command and what it says.
+func (d *demo) show(ctx context.Context, args ...string) error {
+	output, err := d.kubectl(ctx, args...)
+	if err != nil {
+		return err
+	}
+	d.print("\n$ kubectl %s\n%s", strings.Join(args, " "), output)
+	return nil
+}
+
+// kubectl runs the control plane's own kubectl against it and returns what it printed.
+func (d *demo) kubectl(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, d.cluster.Kubectl, args...) //nolint:gosec // the arguments are the demo's own
+	// Its caches would otherwise go to the user's home.
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+d.cluster.Kubeconfig, "KUBECACHEDIR="+d.workspace.path("data/kubectl"))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("failed to run kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// waitForEvent waits until an Event about the Turn is there.
+func (d *demo) waitForEvent(ctx context.Context, turn *v1alpha1.Turn) error {
+	var events corev1.EventList
+	err := wait.PollUntilContextTimeout(ctx, eventInterval, eventTimeout, true, func(ctx context.Context) (bool, error) {
+		err := d.api.List(ctx, &events, client.InNamespace(turn.Namespace), client.MatchingFields{"involvedObject.uid": string(turn.UID)})
+		return len(events.Items) > 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("failed to find an Event about Turn %q: %w", turn.Name, err)
+	}
+	return nil
+}
+
+// summary is the part of a finished Turn's status that a reader asks for first.
+func summary(turn *v1alpha1.Turn) string {
+	var text strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&text, "%-9s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	s := turn.Status
+	if s.Result != nil {
+		fmt.Fprintf(&text, "Answer\n%s\n", indent(wrap(s.Result.Text, 96), 2))
+		if c := s.Result.Citations; c != nil && len(c.Local) > 0 {
+			line("Sources", "%s", strings.Join(c.Local, ", "))
+		}
+	}
+	if s.DurationMilliseconds != nil {
+		line("Time", "%.1f s", float64(*s.DurationMilliseconds)/1000)
+	}
+	if u := s.Usage; u != nil {
+		line("Usage", "%d tokens (%d in, %d out)", u.TotalTokens, u.InputTokens, u.OutputTokens)
+		if u.Cost != nil {
+			line("Cost", "%s %s", u.Cost.Amount, u.Cost.Currency)
+		}
+	}
+	if p := s.Preparation; p != nil {
+		line("Prompt", "%s %s for %s, render hash %.12s", p.PromptProfile.ID, p.PromptProfile.Version, p.Model, p.PromptRenderHash)
+	}
+	if s.Decision != nil {
+		line("Decision", "%s, %s", s.Decision.Key, s.Decision.Strategy)
+	}
+	return text.String()
+}
+
+// wrap breaks lines between words where they grow longer than a width.
+func wrap(text string, width int) string {
+	var lines []string
+	for line := range strings.SplitSeq(text, "\n") {
+		current := ""
+		for word := range strings.FieldsSeq(line) {
+			if current != "" && len([]rune(current))+1+len([]rune(word)) > width {
+				lines = append(lines, current)
+				current = ""
+			}
+			current = strings.TrimPrefix(current+" "+word, " ")
+		}
+		lines = append(lines, current)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// sayNext says where to go from a demo that is about to stop.
+func (d *demo) sayNext() {
+	d.print(`
+Next
+  make demo KEEP=1                              leave all of this running and look around
+  %-45s see the exact prompt: no cluster, no model
+  README.md, docs/                              your own agent on your own cluster
+
+`, d.capstan+" render -f "+d.manifests)
+}
+
+// sayKept says how to use a demo that stays.
+func (d *demo) sayKept() {
+	path := ""
+	if _, err := exec.LookPath("kubectl"); err != nil {
+		path = "\n  export PATH=\"$PATH:" + filepath.Dir(d.cluster.Kubectl) + "\""
+	}
+	d.print(`
+It keeps running. In this shell:
+
+  export KUBECONFIG=%s%s
+  kubectl get capstan
+  kubectl describe turn %s
+  kubectl explain turn.status
+
+  %s run -f %s      the same Turn without a cluster, on the same fake model
+
+Logs       %s
+To stop    make demo-stop
+`, d.cluster.Kubeconfig, path, d.turn, d.capstan, d.manifests, d.workspace.path("logs"))
+}

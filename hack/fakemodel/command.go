@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+)
+
+const (
+	// headerTimeout bounds how long a client may take over its headers.
+	headerTimeout = 10 * time.Second
+	// gracePeriod is how long answers under way may take to finish after a signal.
+	gracePeriod = 5 * time.Second
+)
+
+func newCommand() *cobra.Command {
+	var listen, rules string
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:   "fakemodel",
+		Short: "Serve a fake model over the OpenAI chat-completions API",
+		Long: "fakemodel serves the OpenAI chat-completions API, streaming and not, with answers and faults computed from the\n" +
+			"requests by rules in a YAML file. Without a file it repeats what it is told, to any key and for any model.\n\n" +
+			"GET /_fake/stats and GET /_fake/requests show what it was asked, PUT /_fake/rules replaces the rules, and\n" +
+			"POST /_fake/reset forgets the counts. They ask for no key: listen on a loopback address.",
+		Example: "  fakemodel --listen 127.0.0.1:8089 --rules hack/fakemodel/rules.yaml\n\n" +
+			"  curl -N http://127.0.0.1:8089/v1/chat/completions -H 'Authorization: Bearer demo-key' \\\n" +
+			"    -d '{\"model\":\"demo-small\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			if quiet {
+				log = slog.New(slog.DiscardHandler)
+			}
+			return run(cmd.Context(), listen, rules, log)
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8089", "address to listen on; port 0 picks a free one")
+	cmd.Flags().StringVar(&rules, "rules", "", "rules file (YAML); none gives the default answer to everything")
+	cmd.Flags().BoolVar(&quiet, "quiet", false, "do not log requests")
+	return cmd
+}
+
+// run serves until ctx ends. It fails on a bad rules file before it listens.
+func run(ctx context.Context, listen, rules string, log *slog.Logger) error {
+	var cfg server.Config
+	if rules != "" {
+		var err error
+		if cfg, err = server.LoadConfig(rules); err != nil {
+			return err
+		}
+	}
+	fake, err := server.New(cfg, server.WithLogger(log))
+	if err != nil {
+		return fmt.Errorf("failed to make the server: %w", err)
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+	if err != nil {
+		return fmt.Errorf("failed to listen on --listen %q: %w", listen, err)
+	}
+	log.Info("Serving the fake model", "url", "http://"+listener.Addr().String()+"/v1", "rules", len(cfg.Rules))
+	return serve(ctx, listener, fake)
+}
+
+// serve answers until ctx ends. Then answers under way may finish for a while; hangs and long delays are cut at once.
+func serve(ctx context.Context, listener net.Listener, fake *server.Server) error {
+	httpServer := &http.Server{Handler: fake, ReadHeaderTimeout: headerTimeout}
+	httpServer.RegisterOnShutdown(fake.Close)
+	served := make(chan error, 1)
+	go func() { served <- httpServer.Serve(listener) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("failed to serve: %w", err)
+	case <-ctx.Done():
+	}
+	// ctx has ended already, so the time to stop in is counted apart from it.
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
+	defer cancel()
+	err := httpServer.Shutdown(stopping)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = httpServer.Close()
+	}
+	if served := <-served; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	if err != nil {
+		return fmt.Errorf("failed to stop: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,21 @@
+// Command fakemodel serves the OpenAI chat-completions API with answers computed from the requests by rules in a file. It stands
+// in for a model in the demo and in benchmarks; tests import package server beside it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := newCommand().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "fakemodel: %v\n", err)
+		os.Exit(1)
+	}
+}

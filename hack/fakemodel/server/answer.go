@@ -1,0 +1,111 @@
+package server
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+)
+
+const (
+	charsPerToken     = 4
+	defaultChunkChars = 16
+	maxAnswerBytes    = 64 << 20
+)
+
+// answer is what a rule replies to one request.
+type answer struct {
+	// text is nil for a reply of tool calls only.
+	text   *string
+	calls  []wireToolCall
+	finish FinishReason
+	usage  wireUsage
+}
+
+// answer computes the reply to a request.
+func (r *compiledRule) answer(v View, req *completionRequest) (answer, error) {
+	a := answer{finish: FinishStop}
+	if r.text != nil {
+		text, err := render(r.text, v)
+		if err != nil {
+			return answer{}, fmt.Errorf("failed to render reply.text: %w", err)
+		}
+		repeat := cmp.Or(r.Reply.Repeat, 1)
+		if len(text) > maxAnswerBytes/repeat {
+			return answer{}, errors.New("the reply is larger than 64 MiB, lower reply.repeat")
+		}
+		text = strings.Repeat(text, repeat)
+		if limit := req.maxTokens(); limit > 0 && estimateTokens(text) > limit && !r.Reply.IgnoreMaxTokens {
+			text, a.finish = string([]rune(text)[:limit*charsPerToken]), FinishLength
+		}
+		a.text = &text
+	}
+	for i, call := range r.Reply.ToolCalls {
+		arguments, err := render(r.arguments[i], v)
+		if err != nil {
+			return answer{}, fmt.Errorf("failed to render reply.toolCalls[%d].arguments: %w", i, err)
+		}
+		a.calls = append(a.calls, wireToolCall{
+			ID:       cmp.Or(call.ID, fmt.Sprintf("call_%d_%d", v.Request, i)),
+			Type:     "function",
+			Function: wireFunction{Name: call.Name, Arguments: arguments},
+		})
+		a.finish = FinishToolCalls
+	}
+	a.finish = cmp.Or(r.Reply.FinishReason, a.finish)
+	a.usage = r.usage(req, a)
+	return a, nil
+}
+
+// usage estimates the tokens of a request and its answer, and applies the rule's overrides.
+func (r *compiledRule) usage(req *completionRequest, a answer) wireUsage {
+	var prompt, reply []string
+	for _, m := range req.Messages {
+		prompt = append(prompt, string(m.Content))
+		for _, call := range m.ToolCalls {
+			prompt = append(prompt, call.Function.Name, call.Function.Arguments)
+		}
+	}
+	if a.text != nil {
+		reply = append(reply, *a.text)
+	}
+	for _, call := range a.calls {
+		reply = append(reply, call.Function.Name, call.Function.Arguments)
+	}
+	override := r.Reply.Usage
+	reasoning := valueOr(override.ReasoningTokens, 0)
+	var u wireUsage
+	u.PromptTokens = valueOr(override.PromptTokens, estimateTokens(prompt...))
+	u.CompletionTokens = valueOr(override.CompletionTokens, estimateTokens(reply...)+reasoning)
+	u.TotalTokens = u.PromptTokens + u.CompletionTokens
+	u.PromptDetails.CachedTokens = valueOr(override.CachedTokens, 0)
+	u.CompletionDetails.ReasoningTokens = reasoning
+	return u
+}
+
+func valueOr(value *int, otherwise int) int {
+	if value != nil {
+		return *value
+	}
+	return otherwise
+}
+
+// chunks cuts text into pieces of so many characters, without ever cutting one in two.
+func chunks(text string, chars int) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		start, count := 0, 0
+		for i := range text {
+			if count == chars {
+				if !yield(text[start:i]) {
+					return
+				}
+				start, count = i, 0
+			}
+			count++
+		}
+		if start < len(text) {
+			yield(text[start:])
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+	"unicode/utf8"
+)
+
+// maxBodyBytes bounds a request; a larger one is refused with 413.
+const maxBodyBytes = 32 << 20
+
+// exchange is one completion request being served.
+type exchange struct {
+	server *Server
+	w      http.ResponseWriter
+	r      *http.Request
+	rules  *ruleset
+	req    completionRequest
+	entry  *entry
+	// rule, view and answer are set once they are known: after the checks, and after the latency.
+	rule   *compiledRule
+	view   View
+	answer answer
+}
+
+// complete answers POST /v1/chat/completions.
+func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
+	started := s.clock.Now()
+	x := &exchange{server: s, w: w, r: r, rules: s.rules.Load()}
+	body, readErr := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
+	if readErr != nil {
+		body = nil // a part of a request is of no use to anyone
+	}
+	decodeErr := json.Unmarshal(body, &x.req)
+	x.entry = s.recorder.begin(newRequest(s.clock.Now(), r, body, &x.req, x.rules.authorized(r)))
+	defer x.end(r.Context(), started)
+	w.Header().Set("X-Request-Id", "req_fake_"+strconv.FormatInt(x.entry.request.Number, 10))
+
+	if x.refused(readErr, decodeErr) {
+		return
+	}
+	x.view = newView(x.entry.request.Number, &x.req)
+	x.rule = x.rules.match(x.view)
+	x.entry.decided(x.rule.index)
+	x.serve()
+}
+
+// newRequest is what is kept of a request. It leaves out the headers that carry credentials.
+func newRequest(now time.Time, r *http.Request, body []byte, req *completionRequest, authorized bool) *Request {
+	header := r.Header.Clone()
+	header.Del("Authorization")
+	header.Del("Proxy-Authorization")
+	kept := json.RawMessage(body)
+	if !json.Valid(body) {
+		kept, _ = json.Marshal(string(body)) // a string always encodes
+	}
+	return &Request{
+		Received: now, Authorized: authorized, Header: header, Body: kept,
+		Model: req.Model, Stream: req.Stream, Rule: -1,
+	}
+}
+
+// refused answers requests that no rule decides on, in the order in which a real server looks at them.
+func (x *exchange) refused(readErr, decodeErr error) bool {
+	param, invalid := x.req.invalid()
+	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](readErr)
+	badRequest := wireError{Type: typeInvalidRequest}
+	switch {
+	case isTooLarge:
+		badRequest.Message = "The request is larger than " + strconv.FormatInt(tooLarge.Limit, 10) + " bytes."
+		x.fail(OutcomeInvalidRequest, http.StatusRequestEntityTooLarge, badRequest)
+	case readErr != nil:
+		x.settle(OutcomeCancelled)
+	case !x.rules.authorized(x.r):
+		x.fail(OutcomeUnauthorized, http.StatusUnauthorized, usualError(http.StatusUnauthorized))
+	case decodeErr != nil:
+		badRequest.Message = "The body is not a valid request: " + decodeErr.Error() + "."
+		x.fail(OutcomeInvalidRequest, http.StatusBadRequest, badRequest)
+	case param != "":
+		badRequest.Message, badRequest.Param = invalid, &param
+		x.fail(OutcomeInvalidRequest, http.StatusBadRequest, badRequest)
+	case !x.rules.serves(x.req.Model):
+		x.fail(OutcomeUnknownModel, http.StatusNotFound, unknownModel(x.req.Model))
+	default:
+		return false
+	}
+	return true
+}
+
+// serve does what the rule says.
+func (x *exchange) serve() {
+	fault := x.rule.Fault
+	if !x.pause(fault.LatencyMilliseconds) {
+		return
+	}
+	switch {
+	case fault.isError():
+		x.failAsAsked(fault)
+		return
+	case fault.Hang != "":
+		x.hang(fault.Hang)
+		return
+	case fault.Rubbish != "":
+		x.rubbish(fault.Rubbish)
+		return
+	}
+	var err error
+	if x.answer, err = x.rule.answer(x.view, &x.req); err != nil {
+		x.fail(OutcomeFailed, http.StatusInternalServerError, wireError{
+			Type: typeServer, Message: "The fake model's rule " + strconv.Itoa(x.rule.index) + " failed: " + err.Error() + ".",
+		})
+		return
+	}
+	if x.req.Stream {
+		x.stream()
+	} else {
+		x.respond()
+	}
+}
+
+// respond sends the whole answer in one JSON body.
+func (x *exchange) respond() {
+	fault, finish := x.rule.Fault, &x.answer.finish
+	if fault.EndWithoutFinish {
+		finish = nil
+	}
+	body := x.envelope("chat.completion")
+	body.Choices = []wireChoice{{
+		Message: &replyMessage{
+			Role: "assistant", Content: x.answer.text, Annotations: []struct{}{}, ToolCalls: x.answer.calls,
+		},
+		FinishReason: finish,
+	}}
+	body.Usage = x.answer.usage.raw()
+	switch {
+	case fault.CutAfterChunks != nil:
+		x.cutBody(body)
+	case fault.EndWithoutFinish:
+		x.settle(OutcomeUnfinished)
+		writeJSON(x.w, http.StatusOK, body)
+	default:
+		x.settle(OutcomeAnswered)
+		writeJSON(x.w, http.StatusOK, body)
+	}
+}
+
+// envelope is what all responses and chunks of one request have in common.
+func (x *exchange) envelope(object string) completion {
+	return completion{
+		ID: "chatcmpl-fake-" + strconv.FormatInt(x.entry.request.Number, 10), Object: object,
+		Created: x.entry.request.Received.Unix(), Model: x.req.Model,
+		ServiceTier: "default", SystemFingerprint: "fp_fakemodel", Choices: []wireChoice{},
+	}
+}
+
+// fail ends the request with an error body.
+func (x *exchange) fail(outcome Outcome, status int, e wireError) {
+	x.settle(outcome)
+	writeError(x.w, status, e)
+}
+
+// pause lets time pass, and says whether to go on. If not, the request has been settled.
+func (x *exchange) pause(milliseconds int) bool {
+	if milliseconds == 0 {
+		return true
+	}
+	timer := x.server.clock.NewTimer(time.Duration(milliseconds) * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+		return true
+	case <-x.r.Context().Done():
+		x.settle(OutcomeCancelled)
+		return false
+	case <-x.server.closed:
+		x.settle(OutcomeReleased)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (x *exchange) settle(outcome Outcome) { x.entry.settle(outcome, x.answer.usage) }
+
+// end writes the request's line. It has sizes and names, no texts. A request that ended in a panic is settled here.
+func (x *exchange) end(ctx context.Context, started time.Time) {
+	x.settle(OutcomeFailed)
+	request := x.entry.request
+	x.server.log.LogAttrs(ctx, slog.LevelInfo, "Served completion",
+		slog.Int64("request", request.Number),
+		slog.String("model", request.Model),
+		slog.Bool("stream", request.Stream),
+		slog.Int("rule", request.Rule),
+		slog.String("outcome", string(request.Outcome)),
+		slog.Int("promptTokens", x.answer.usage.PromptTokens),
+		slog.Int("completionTokens", x.answer.usage.CompletionTokens),
+		slog.Duration("took", x.server.clock.Since(started)),
+	)
+}
+
+// estimateTokens takes four characters for a token, rounded up.
+func estimateTokens(texts ...string) int {
+	chars := 0
+	for _, text := range texts {
+		chars += utf8.RuneCountInString(text)
+	}
+	return (chars + charsPerToken - 1) / charsPerToken
+}

@@ -1,0 +1,56 @@
+// Package server is a fake model: an HTTP server that speaks the OpenAI chat-completions format, streaming and not, and computes
+// its answers from the requests by rules. Tests and benchmarks serve it over real HTTP:
+//
+//	cfg, err := server.ParseConfig([]byte(`rules: [{reply: {text: "Hello, {{ .User }}"}}]`))
+//	fake, err := server.New(cfg)
+//	web := httptest.NewServer(fake)
+//	defer web.Close()
+//	defer fake.Close() // runs first, and ends hangs, for which web.Close would wait
+//	baseURL := web.URL + "/v1"
+//	err = fake.Wait(ctx, func(s server.Stats) bool { return s.InFlight == 1 })
+//
+// It serves POST /v1/chat/completions, GET /v1/models and GET /v1/models/{model}. Without a key on them, because they are for the
+// one who runs the server: GET /_fake/stats ([Stats]), GET /_fake/requests (a list of [Request]), PUT /_fake/rules (a rules file
+// that replaces all of the present one), POST /_fake/reset.
+//
+// # Rules files
+//
+// A rules file is YAML or JSON in the shape of [Config]; an unknown field is an error. The first rule whose conditions all hold
+// decides; when none does, the answer repeats the last user message.
+//
+//	apiKeys: [demo-key]           # bearer tokens that are accepted; none: no key is asked for
+//	models: [demo-small]          # any other is answered with 404 model_not_found; none: all are served
+//	rules:
+//	- when: {contains: weather}   # model, contains, matches, systemContains, anyContains
+//	  times: 1                    # the first match only: the client's next request falls through to the rules below
+//	  reply:
+//	    toolCalls:
+//	    - name: forecast
+//	      arguments: '{"place": "Paris"}'
+//	- when: {matches: '(?i)^slow'}
+//	  reply: {text: "{{ .User | upper }}", chunkChars: 4, usage: {cachedTokens: 8}}
+//	  fault: {latencyMilliseconds: 300, chunkDelayMilliseconds: 20}
+//	- when: {model: demo-small, contains: busy}
+//	  fault: {status: 429, retryAfterSeconds: 2}
+//	- when: {contains: stuck}
+//	  fault: {hang: AfterHeaders}
+//	- when: {systemContains: "You translate"}
+//	  reply: {text: "{{ len .System }} system texts, {{ .Count \"user\" }} messages of the user"}
+//
+// [Reply] and [Fault] describe every field. Token counts are estimates: four characters are a token, rounded up.
+//
+// # Templates
+//
+// A reply's text and the arguments of a tool call are Go templates over a [View]. Beside the functions of text/template there are:
+//
+//	add a b, sub a b        whole numbers
+//	join list sep           the texts of a list, with sep between
+//	lower, upper, trim      as in package strings
+//	trimEnd cutset text     text without the characters of cutset at its end
+//	contains text part      whether part is within text
+//	truncate n text         at most n characters, the last an ellipsis if text was longer
+//	groups pattern text     every match of a regular expression: a list of lists of the match and its groups
+//	unescape text           &lt;, &amp; and other HTML entities as characters
+//
+// A template must render for a request of a single user message; that is tried when the rules are loaded.
+package server

@@ -1,0 +1,93 @@
+package server
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"strconv"
+)
+
+// failAsAsked answers with the error that a rule describes.
+func (x *exchange) failAsAsked(f Fault) {
+	status := cmp.Or(f.Status, http.StatusUnauthorized)
+	e := usualError(status)
+	e.Message = cmp.Or(f.Message, e.Message)
+	if f.Code != "" {
+		e.Code = &f.Code
+	}
+	if f.EchoAuthorization {
+		e.Message += " The request was sent with Authorization: " + x.r.Header.Get("Authorization")
+	}
+	if f.RetryAfterSeconds != nil {
+		x.w.Header().Set("Retry-After", strconv.Itoa(*f.RetryAfterSeconds))
+	}
+	x.fail(OutcomeError, status, e)
+}
+
+// hang sends no more than the headers, until the client goes away or the server is closed.
+func (x *exchange) hang(at Hang) {
+	if at == HangAfterHeaders {
+		if x.req.Stream {
+			x.startEvents()
+		} else {
+			x.w.Header().Set("Content-Type", "application/json")
+		}
+		x.w.WriteHeader(http.StatusOK)
+		// A client that is gone already ends the wait below.
+		_ = http.NewResponseController(x.w).Flush()
+	}
+	select {
+	case <-x.r.Context().Done():
+		x.settle(OutcomeCancelled)
+	case <-x.server.closed:
+		x.settle(OutcomeReleased)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// rubbish sends a 200 response that no client can take for an answer.
+func (x *exchange) rubbish(kind Rubbish) {
+	const (
+		brokenJSON = `{"id":"chatcmpl-fake","object":"chat.completion","choices":[{"index":0,`
+		prose      = "The quick brown fox jumps over the lazy dog.\nIt does so every day.\n\n"
+		page       = "<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body><h1>Sign in to the network</h1></body></html>\n"
+	)
+	body := prose
+	if x.req.Stream {
+		x.startEvents()
+	} else {
+		x.w.Header().Set("Content-Type", "application/json")
+	}
+	switch kind {
+	case RubbishNotJSON:
+		body = brokenJSON + "\n"
+		if x.req.Stream {
+			body = "data: " + brokenJSON + "\n\n"
+		}
+	case RubbishHTML:
+		x.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		body = page
+	case RubbishNotSSE: // prose, under the type of an answer
+	}
+	x.settle(OutcomeRubbish)
+	_, _ = x.w.Write([]byte(body))
+}
+
+// cut sends what has been written so far and closes the connection in the middle of the response.
+func (x *exchange) cut() {
+	_ = http.NewResponseController(x.w).Flush() // a client that is gone already is cut off all the same
+	x.settle(OutcomeCut)
+	panic(http.ErrAbortHandler)
+}
+
+// cutBody sends the first half of a response that is not streamed, then cuts.
+func (x *exchange) cutBody(body completion) {
+	data, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // the package's own types always encode
+	}
+	x.w.Header().Set("Content-Type", "application/json")
+	x.w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	_, _ = x.w.Write(data[:len(data)/2])
+	x.cut()
+}

@@ -1,0 +1,88 @@
+package server
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// LoadConfig reads and checks a rules file. Its errors name the file, and the rule by its index from 0 and the field.
+func LoadConfig(path string) (Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("failed to read the rules file: %w", err)
+	}
+	cfg, err := ParseConfig(data)
+	if err != nil {
+		return Config{}, fmt.Errorf("failed to load the rules file %q: %w", path, err)
+	}
+	return cfg, nil
+}
+
+// ParseConfig decodes and checks a rules file in YAML or JSON. Unknown and duplicate fields are refused. Its errors name the
+// rule by its index from 0 and the field.
+func ParseConfig(data []byte) (Config, error) {
+	asJSON, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return Config{}, fmt.Errorf("failed to parse YAML: %w", err)
+	}
+	if bytes.Equal(asJSON, []byte("null")) { // an empty file has no rules
+		return Config{}, nil
+	}
+	// The rules are decoded one by one, because only then can an error name the rule's index.
+	var file struct {
+		APIKeys []string          `json:"apiKeys"`
+		Models  []string          `json:"models"`
+		Rules   []json.RawMessage `json:"rules"`
+	}
+	if err := decodeStrict(asJSON, &file); err != nil {
+		return Config{}, err
+	}
+	cfg := Config{APIKeys: file.APIKeys, Models: file.Models}
+	for i, raw := range file.Rules {
+		var rule Rule
+		if err := decodeStrict(raw, &rule); err != nil {
+			return Config{}, fmt.Errorf("rules[%d]: %w", i, err)
+		}
+		cfg.Rules = append(cfg.Rules, rule)
+	}
+	if _, err := compile(cfg); err != nil {
+		return Config{}, err
+	}
+	return cfg, nil
+}
+
+// decodeStrict fails on unknown fields and wrong types, with an error that begins with the field's path.
+func decodeStrict(data []byte, into any) error {
+	strict, err := kjson.UnmarshalStrict(data, into)
+	if err != nil {
+		if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrongType.Field != "" {
+			return fmt.Errorf("%s: must be %s, not %s", wrongType.Field, typeName(wrongType.Type), wrongType.Value)
+		}
+		return fmt.Errorf("failed to decode: %w", err)
+	}
+	return cmp.Or(strict...)
+}
+
+// typeName names a Go type in the words of a YAML author.
+func typeName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct:
+		return "an object"
+	default:
+		return "a whole number"
+	}
+}

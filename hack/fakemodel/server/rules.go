@@ -1,0 +1,162 @@
+package server
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"text/template"
+)
+
+// defaultText is the answer of a rule that says nothing else, and of a server without rules.
+const defaultText = `This is {{ .Model }}. You said: {{ .User }}`
+
+// ruleset is a Config made ready to serve. It does not change, but for the rules' counts of matches.
+type ruleset struct {
+	cfg   Config
+	rules []*compiledRule
+	// byDefault is used when no rule matches.
+	byDefault *compiledRule
+}
+
+type compiledRule struct {
+	Rule
+	// index is the rule's place in the file, -1 for the default rule.
+	index   int
+	matches *regexp.Regexp
+	// text is nil for an answer without text.
+	text      *template.Template
+	arguments []*template.Template
+	// used counts matches, for Times.
+	used atomic.Int64
+}
+
+// compile checks a configuration and parses its patterns and templates. Its errors begin with the rule's index and the field.
+func compile(cfg Config) (*ruleset, error) {
+	if i := slices.Index(cfg.APIKeys, ""); i >= 0 {
+		return nil, fmt.Errorf("apiKeys[%d]: must not be empty; leave apiKeys out to ask for none", i)
+	}
+	if i := slices.Index(cfg.Models, ""); i >= 0 {
+		return nil, fmt.Errorf("models[%d]: must not be empty; leave models out to serve any", i)
+	}
+	byDefault, err := compileRule(-1, Rule{})
+	if err != nil {
+		return nil, err
+	}
+	set := &ruleset{cfg: cfg, byDefault: byDefault}
+	for i, rule := range cfg.Rules {
+		compiled, err := compileRule(i, rule)
+		if err != nil {
+			return nil, fmt.Errorf("rules[%d].%w", i, err)
+		}
+		set.rules = append(set.rules, compiled)
+	}
+	return set, nil
+}
+
+func compileRule(index int, rule Rule) (*compiledRule, error) {
+	if err := rule.validate(); err != nil {
+		return nil, err
+	}
+	compiled := &compiledRule{Rule: rule, index: index}
+	var err error
+	if rule.When.Matches != "" {
+		if compiled.matches, err = regexp.Compile(rule.When.Matches); err != nil {
+			return nil, fmt.Errorf("when.matches: %w", err)
+		}
+	}
+	text := rule.Reply.Text
+	if text == nil && len(rule.Reply.ToolCalls) == 0 {
+		text = new(defaultText)
+	}
+	if text != nil {
+		if compiled.text, err = parseTemplate("reply.text", *text); err != nil {
+			return nil, err
+		}
+	}
+	for i, call := range rule.Reply.ToolCalls {
+		arguments := "{}"
+		if call.Arguments != nil {
+			arguments = *call.Arguments
+		}
+		parsed, err := parseTemplate(fmt.Sprintf("reply.toolCalls[%d].arguments", i), arguments)
+		if err != nil {
+			return nil, err
+		}
+		compiled.arguments = append(compiled.arguments, parsed)
+	}
+	return compiled, nil
+}
+
+// parseTemplate also tries the template once, see sampleView.
+func parseTemplate(field, text string) (*template.Template, error) {
+	parsed, err := template.New(field).Funcs(functions).Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	if _, err := render(parsed, sampleView()); err != nil {
+		return nil, fmt.Errorf("%s: must render for a request of one user message: %w", field, err)
+	}
+	return parsed, nil
+}
+
+// render executes a template; a nil one gives no text.
+func render(t *template.Template, v View) (string, error) {
+	if t == nil {
+		return "", nil
+	}
+	var out strings.Builder
+	if err := t.Execute(&out, v); err != nil {
+		if execErr, ok := errors.AsType[template.ExecError](err); ok {
+			err = execErr.Err
+		}
+		return "", err
+	}
+	return out.String(), nil
+}
+
+// match returns the rule that decides on a request, and counts the match.
+func (s *ruleset) match(v View) *compiledRule {
+	for _, rule := range s.rules {
+		if rule.holds(v) && rule.take() {
+			return rule
+		}
+	}
+	return s.byDefault
+}
+
+// holds says whether every condition of the rule is true of the request.
+func (r *compiledRule) holds(v View) bool {
+	contains := func(want string) func(string) bool {
+		return func(text string) bool { return strings.Contains(text, want) }
+	}
+	w := r.When
+	return v.Model == cmp.Or(w.Model, v.Model) &&
+		strings.Contains(v.User, w.Contains) &&
+		(r.matches == nil || r.matches.MatchString(v.User)) &&
+		(w.SystemContains == "" || slices.ContainsFunc(v.System, contains(w.SystemContains))) &&
+		(w.AnyContains == "" || slices.ContainsFunc(v.Messages, func(m Message) bool {
+			return strings.Contains(m.Content, w.AnyContains)
+		}))
+}
+
+// take uses up one of the rule's matches, and says whether one was left.
+func (r *compiledRule) take() bool {
+	n := r.used.Add(1)
+	return r.Times == nil || n <= *r.Times
+}
+
+// reset gives every rule its matches back.
+func (s *ruleset) reset() {
+	for _, rule := range s.rules {
+		rule.used.Store(0)
+	}
+}
+
+// serves says whether a model of that name is served.
+func (s *ruleset) serves(model string) bool {
+	return len(s.cfg.Models) == 0 || slices.Contains(s.cfg.Models, model)
+}

@@ -1,0 +1,118 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// defaultKept is how many requests are kept for tests to look at.
+const defaultKept = 100
+
+// Server is the fake model as an http.Handler. It is safe for concurrent use.
+type Server struct {
+	mux      *http.ServeMux
+	rules    atomic.Pointer[ruleset]
+	recorder *recorder
+	clock    clock.Clock
+	log      *slog.Logger
+	// created is the time at which every model is said to have been made.
+	created time.Time
+	// closed is closed by Close.
+	closed    chan struct{}
+	closeOnce sync.Once
+}
+
+// Option changes a Server's defaults.
+type Option func(*options)
+
+type options struct {
+	clock clock.Clock
+	log   *slog.Logger
+	kept  int
+}
+
+// WithClock sets the clock that latencies and delays run by. The default is the real time.
+func WithClock(c clock.Clock) Option { return func(o *options) { o.clock = c } }
+
+// WithLogger sets where a line per request goes. It never has prompts, answers or keys. The default is nowhere.
+func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
+
+// WithKeptRequests sets how many requests are kept for Requests, 0 or more. The default is the last 100. Whatever the number, no
+// more are kept than have 64 MiB of bodies together.
+func WithKeptRequests(n int) Option { return func(o *options) { o.kept = max(n, 0) } }
+
+// New makes a Server. It fails on a bad configuration with an error that names the rule's index and the field.
+func New(cfg Config, opts ...Option) (*Server, error) {
+	o := options{clock: clock.RealClock{}, log: slog.New(slog.DiscardHandler), kept: defaultKept}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	s := &Server{
+		mux: http.NewServeMux(), recorder: newRecorder(o.kept), clock: o.clock, log: o.log,
+		created: o.clock.Now(), closed: make(chan struct{}),
+	}
+	if err := s.SetConfig(cfg); err != nil {
+		return nil, err
+	}
+	s.mux.HandleFunc("POST /v1/chat/completions", s.complete)
+	s.mux.HandleFunc("GET /v1/models", s.listModels)
+	s.mux.HandleFunc("GET /v1/models/{model...}", s.getModel)
+	s.mux.HandleFunc("GET /_fake/stats", s.getStats)
+	s.mux.HandleFunc("GET /_fake/requests", s.getRequests)
+	s.mux.HandleFunc("PUT /_fake/rules", s.putRules)
+	s.mux.HandleFunc("POST /_fake/reset", s.postReset)
+	s.mux.HandleFunc("/", unknownURL)
+	return s, nil
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+// SetConfig replaces the whole configuration: keys, models and rules. Requests under way end by the old one. It fails as New does,
+// and then changes nothing.
+func (s *Server) SetConfig(cfg Config) error {
+	rules, err := compile(cfg)
+	if err != nil {
+		return err
+	}
+	s.rules.Store(rules)
+	return nil
+}
+
+// Stats returns the counts so far.
+func (s *Server) Stats() Stats {
+	stats, _ := s.recorder.snapshot()
+	return stats
+}
+
+// Requests returns the last completion requests, oldest first.
+func (s *Server) Requests() []Request { return s.recorder.kept() }
+
+// Wait returns as soon as done is true of the counts. It fails when ctx ends first.
+func (s *Server) Wait(ctx context.Context, done func(Stats) bool) error {
+	return s.recorder.wait(ctx, done)
+}
+
+// Reset forgets counts and requests and gives every rule its matches back. What is in flight stays counted as such.
+func (s *Server) Reset() {
+	s.rules.Load().reset()
+	s.recorder.clear()
+}
+
+// Close ends hangs and delays at once by closing their connections, so that an HTTP server around this one can stop. It may be
+// called more than once.
+func (s *Server) Close() { s.closeOnce.Do(func() { close(s.closed) }) }
+
+// authorized says whether the request has one of the keys, or none is asked for.
+func (s *ruleset) authorized(r *http.Request) bool {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	return len(s.cfg.APIKeys) == 0 || strings.EqualFold(scheme, "Bearer") && slices.Contains(s.cfg.APIKeys, token)
+}

@@ -1,0 +1,136 @@
+package server
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"net/http"
+)
+
+// eventStream sends one answer as server-sent events.
+type eventStream struct {
+	x       *exchange
+	control *http.ResponseController
+	// chunk is the envelope that all events share.
+	chunk completion
+	// sent counts content chunks.
+	sent int
+}
+
+// stream sends the answer as a real server does: the role, the content in chunks, the finish reason, the usage if it was asked
+// for, and [DONE].
+func (x *exchange) stream() {
+	s := &eventStream{x: x, control: http.NewResponseController(x.w), chunk: x.envelope("chat.completion.chunk")}
+	if x.req.StreamOptions.IncludeUsage {
+		s.chunk.Usage = json.RawMessage("null")
+	}
+	x.startEvents()
+	role := replyDelta{Role: "assistant"}
+	if len(x.answer.calls) == 0 {
+		role.Content = new("")
+	}
+	// The role goes out at once, so that a client sees the time to the first byte that the rule says.
+	if !s.send(role, nil) || !s.flush() || !s.content() || !s.toolCalls() {
+		return
+	}
+	fault := x.rule.Fault
+	if fault.CutAfterChunks != nil { // more chunks than the answer has
+		x.cut()
+	}
+	if fault.EndWithoutFinish {
+		if s.flush() {
+			x.settle(OutcomeUnfinished)
+		}
+		return
+	}
+	if s.send(replyDelta{}, &x.answer.finish) && s.usage() && s.flush() {
+		x.settle(OutcomeAnswered)
+		_, _ = x.w.Write([]byte("data: [DONE]\n\n")) // the client has everything else by now
+	}
+}
+
+// startEvents sets the headers of a stream.
+func (x *exchange) startEvents() {
+	x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	x.w.Header().Set("Cache-Control", "no-cache")
+}
+
+// content sends the text, and says whether to go on.
+func (s *eventStream) content() bool {
+	if s.x.answer.text == nil {
+		return true
+	}
+	for piece := range chunks(*s.x.answer.text, cmp.Or(s.x.rule.Reply.ChunkChars, defaultChunkChars)) {
+		if !s.next() || !s.send(replyDelta{Content: &piece}, nil) {
+			return false
+		}
+	}
+	return true
+}
+
+// toolCalls sends each call as its name first and then its arguments in pieces, as real servers do.
+func (s *eventStream) toolCalls() bool {
+	for i, call := range s.x.answer.calls {
+		head := call
+		head.Index, head.Function.Arguments = &i, ""
+		if !s.next() || !s.send(replyDelta{ToolCalls: []wireToolCall{head}}, nil) {
+			return false
+		}
+		for piece := range chunks(call.Function.Arguments, cmp.Or(s.x.rule.Reply.ChunkChars, defaultChunkChars)) {
+			part := wireToolCall{Index: &i, Function: wireFunction{Arguments: piece}}
+			if !s.next() || !s.send(replyDelta{ToolCalls: []wireToolCall{part}}, nil) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// next comes before each content chunk: it cuts the connection when the rule says so, and lets the delay pass.
+func (s *eventStream) next() bool {
+	fault := s.x.rule.Fault
+	if fault.CutAfterChunks != nil && s.sent >= *fault.CutAfterChunks {
+		s.x.cut()
+	}
+	s.sent++
+	if fault.ChunkDelayMilliseconds == 0 {
+		return true
+	}
+	return s.flush() && s.x.pause(fault.ChunkDelayMilliseconds)
+}
+
+// usage sends the chunk with the usage and no choices, if the client asked for it.
+func (s *eventStream) usage() bool {
+	if !s.x.req.StreamOptions.IncludeUsage {
+		return true
+	}
+	last := s.chunk
+	last.Usage = s.x.answer.usage.raw()
+	return s.event(last)
+}
+
+func (s *eventStream) send(delta replyDelta, finish *FinishReason) bool {
+	chunk := s.chunk
+	chunk.Choices = []wireChoice{{Delta: &delta, FinishReason: finish}}
+	return s.event(chunk)
+}
+
+// event writes one event, and says whether the client is still there. If not, the request has been settled.
+func (s *eventStream) event(chunk completion) bool {
+	data, err := json.Marshal(chunk)
+	if err != nil {
+		panic(err) // the package's own types always encode
+	}
+	_, err = s.x.w.Write(bytes.Join([][]byte{[]byte("data: "), data, []byte("\n\n")}, nil))
+	return s.stillThere(err)
+}
+
+func (s *eventStream) flush() bool { return s.stillThere(s.control.Flush()) }
+
+func (s *eventStream) stillThere(err error) bool {
+	if err == nil && s.x.r.Context().Err() == nil {
+		return true
+	}
+	s.x.settle(OutcomeCancelled)
+	return false
+}

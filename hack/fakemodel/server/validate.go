@@ -1,0 +1,131 @@
+package server
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Bounds of a rules file.
+const (
+	maxDelayMilliseconds = 3_600_000
+	maxRetryAfterSeconds = 86_400
+	maxRepeat            = 1_000_000
+)
+
+// validate checks what neither the decoder nor the template parser can, and reports the first problem with its field.
+func (r Rule) validate() error {
+	errs := []error{r.Reply.validate(), r.Fault.validate()}
+	if r.Times != nil && *r.Times < 1 {
+		errs = append(errs, fmt.Errorf("times: must be 1 or more, not %d", *r.Times))
+	}
+	return cmp.Or(errs...)
+}
+
+func (r Reply) validate() error {
+	errs := []error{
+		oneOf("reply.finishReason", r.FinishReason, FinishStop, FinishLength, FinishToolCalls, FinishContentFilter),
+		within("reply.chunkChars", r.ChunkChars, 0, 1<<20),
+		within("reply.repeat", r.Repeat, 0, maxRepeat),
+	}
+	for i, call := range r.ToolCalls {
+		if call.Name == "" {
+			errs = append(errs, fmt.Errorf("reply.toolCalls[%d].name: must be given", i))
+		}
+	}
+	u := r.Usage
+	for _, f := range []struct {
+		name  string
+		value *int
+	}{
+		{"promptTokens", u.PromptTokens},
+		{"completionTokens", u.CompletionTokens},
+		{"cachedTokens", u.CachedTokens},
+		{"reasoningTokens", u.ReasoningTokens},
+	} {
+		if f.value != nil && *f.value < 0 {
+			errs = append(errs, fmt.Errorf("reply.usage.%s: must be 0 or more, not %d", f.name, *f.value))
+		}
+	}
+	return cmp.Or(errs...)
+}
+
+func (f Fault) validate() error {
+	errs := []error{
+		within("fault.latencyMilliseconds", f.LatencyMilliseconds, 0, maxDelayMilliseconds),
+		within("fault.chunkDelayMilliseconds", f.ChunkDelayMilliseconds, 0, maxDelayMilliseconds),
+		oneOf("fault.hang", f.Hang, HangBeforeHeaders, HangAfterHeaders),
+		oneOf("fault.rubbish", f.Rubbish, RubbishNotJSON, RubbishNotSSE, RubbishHTML),
+		f.validateOneEnd(),
+	}
+	if f.Status != 0 {
+		errs = append(errs, within("fault.status", f.Status, 400, 599))
+	}
+	if f.CutAfterChunks != nil && *f.CutAfterChunks < 0 {
+		errs = append(errs, fmt.Errorf("fault.cutAfterChunks: must be 0 or more, not %d", *f.CutAfterChunks))
+	}
+	if f.RetryAfterSeconds != nil {
+		errs = append(errs, within("fault.retryAfterSeconds", *f.RetryAfterSeconds, 0, maxRetryAfterSeconds))
+	}
+	if !f.isError() {
+		errs = append(errs, f.validateNoErrorDetail())
+	}
+	return cmp.Or(errs...)
+}
+
+// validateOneEnd refuses faults that contradict one another: a response ends in one way only.
+func (f Fault) validateOneEnd() error {
+	var given []string
+	for _, end := range []struct {
+		field string
+		given bool
+	}{
+		{"status", f.isError()},
+		{"hang", f.Hang != ""},
+		{"cutAfterChunks", f.CutAfterChunks != nil},
+		{"endWithoutFinish", f.EndWithoutFinish},
+		{"rubbish", f.Rubbish != ""},
+	} {
+		if end.given {
+			given = append(given, end.field)
+		}
+	}
+	if len(given) > 1 {
+		return fmt.Errorf("fault.%s: excludes fault.%s, keep one of them", given[1], given[0])
+	}
+	return nil
+}
+
+// validateNoErrorDetail refuses the fields of an error on a rule that gives none, where they would be silently ignored.
+func (f Fault) validateNoErrorDetail() error {
+	switch {
+	case f.Message != "":
+		return errors.New("fault.message: needs fault.status")
+	case f.Code != "":
+		return errors.New("fault.code: needs fault.status")
+	case f.RetryAfterSeconds != nil:
+		return errors.New("fault.retryAfterSeconds: needs fault.status")
+	default:
+		return nil
+	}
+}
+
+// isError says whether the response is an error with a body.
+func (f Fault) isError() bool { return f.Status != 0 || f.EchoAuthorization }
+
+// within allows lowest to highest, both included.
+func within(field string, value, lowest, highest int) error {
+	if value < lowest || value > highest {
+		return fmt.Errorf("%s: must be from %d to %d, not %d", field, lowest, highest, value)
+	}
+	return nil
+}
+
+// oneOf allows the empty value, which means unset, and those listed.
+func oneOf[T ~string](field string, value T, allowed ...T) error {
+	if value == "" || slices.Contains(allowed, value) {
+		return nil
+	}
+	return fmt.Errorf("%s: %q is unknown, must be one of %q", field, value, allowed)
+}

@@ -1,0 +1,118 @@
+package server
+
+import (
+	"html"
+	"regexp"
+	"strings"
+	"text/template"
+)
+
+// View is what a template sees of a request.
+type View struct {
+	// Request is the number of the request since the server started or was reset, from 1.
+	Request int64
+	// Model is the model's name.
+	Model string
+	// User is the text of the last user message, empty without one.
+	User string
+	// System are the texts of the system and developer messages, in order.
+	System []string
+	// Messages are all messages, in order.
+	Messages []Message
+	// Tools are the names of the functions that the request offers, in order.
+	Tools []string
+	// Stream says whether the client asked for a stream.
+	Stream bool
+}
+
+// Message is one message of a request.
+type Message struct {
+	// Role is system, developer, user, assistant or tool.
+	Role string
+	// Name is the author's name, mostly empty.
+	Name string
+	// Content is the message's text; the parts of a message that is not text are left out.
+	Content string
+	// ToolCallID names the call that a tool message answers.
+	ToolCallID string
+}
+
+// Named returns the first message of that name, or an empty one: in a template, {{ with (.Named "x").Content }}.
+func (v View) Named(name string) Message {
+	for _, m := range v.Messages {
+		if m.Name == name {
+			return m
+		}
+	}
+	return Message{}
+}
+
+// Count returns how many messages have that role.
+func (v View) Count(role string) int {
+	n := 0
+	for _, m := range v.Messages {
+		if m.Role == role {
+			n++
+		}
+	}
+	return n
+}
+
+// newView arranges a request for templates and conditions.
+func newView(number int64, req *completionRequest) View {
+	v := View{Request: number, Model: req.Model, Stream: req.Stream}
+	for _, m := range req.Messages {
+		text := string(m.Content)
+		v.Messages = append(v.Messages, Message{Role: m.Role, Name: m.Name, Content: text, ToolCallID: m.ToolCallID})
+		switch m.Role {
+		case "user":
+			v.User = text
+		case "system", "developer":
+			v.System = append(v.System, text)
+		}
+	}
+	for _, tool := range req.Tools {
+		v.Tools = append(v.Tools, tool.Function.Name)
+	}
+	return v
+}
+
+// sampleView is the smallest request. Every template must render for it, so that a misspelt field is found when the rules
+// are loaded and not when a client asks.
+func sampleView() View {
+	const text = "Hello"
+	return View{Request: 1, Model: "sample", User: text, Messages: []Message{{Role: "user", Content: text}}}
+}
+
+// functions are what templates have beside text/template's own.
+var functions = template.FuncMap{
+	"add":      func(a, b int) int { return a + b },
+	"sub":      func(a, b int) int { return a - b },
+	"join":     strings.Join,
+	"lower":    strings.ToLower,
+	"upper":    strings.ToUpper,
+	"trim":     strings.TrimSpace,
+	"trimEnd":  func(cutset, text string) string { return strings.TrimRight(text, cutset) },
+	"contains": strings.Contains,
+	"groups":   groups,
+	"truncate": truncate,
+	"unescape": html.UnescapeString,
+}
+
+// groups returns each match of the pattern in text: the whole match, then its groups.
+func groups(pattern, text string) ([][]string, error) {
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, err
+	}
+	return re.FindAllStringSubmatch(text, -1), nil
+}
+
+// truncate cuts text to at most limit characters, the last of which is then an ellipsis.
+func truncate(limit int, text string) string {
+	runes := []rune(text)
+	if limit < 1 || len(runes) <= limit {
+		return text
+	}
+	return string(runes[:limit-1]) + "…"
+}

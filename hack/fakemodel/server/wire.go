@@ -1,0 +1,190 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The types of the chat-completions wire format are this package's own, not those of a client library: a server that shared
+// them with the client under test could not show where the two disagree with the format.
+
+// completionRequest is what is read of a request's body. Parameters that change nothing here are ignored.
+type completionRequest struct {
+	Model               string        `json:"model"`
+	Messages            []wireMessage `json:"messages"`
+	Stream              bool          `json:"stream"`
+	MaxTokens           int           `json:"max_tokens"`
+	MaxCompletionTokens int           `json:"max_completion_tokens"`
+	N                   *int          `json:"n"`
+	StreamOptions       struct {
+		IncludeUsage bool `json:"include_usage"`
+	} `json:"stream_options"`
+	Tools []struct {
+		Function struct {
+			Name string `json:"name"`
+		} `json:"function"`
+	} `json:"tools"`
+}
+
+// maxTokens is the limit of the answer in tokens, 0 for none.
+func (r *completionRequest) maxTokens() int {
+	if r.MaxCompletionTokens > 0 {
+		return r.MaxCompletionTokens
+	}
+	return r.MaxTokens
+}
+
+// invalid says what is wrong with a request and which parameter is to blame; param is empty for a valid one.
+func (r *completionRequest) invalid() (param, message string) {
+	switch {
+	case r.Model == "":
+		return "model", "You must provide a model."
+	case len(r.Messages) == 0:
+		return "messages", "There must be at least one message."
+	case r.N != nil && *r.N != 1:
+		return "n", "This server gives one choice only."
+	case r.MaxTokens < 0 || r.MaxCompletionTokens < 0:
+		return "max_tokens", "The token limit must be 1 or more."
+	}
+	for i, m := range r.Messages {
+		switch m.Role {
+		case "system", "developer", "user", "assistant", "tool", "function":
+		default:
+			return fmt.Sprintf("messages[%d].role", i), fmt.Sprintf("The role %q is unknown.", m.Role)
+		}
+	}
+	return "", ""
+}
+
+type wireMessage struct {
+	Role       string         `json:"role"`
+	Name       string         `json:"name"`
+	Content    wireContent    `json:"content"`
+	ToolCallID string         `json:"tool_call_id"`
+	ToolCalls  []wireToolCall `json:"tool_calls"`
+}
+
+// wireContent is the text of a message, which arrives as a string, as null or as a list of parts. Parts other than text are
+// left out.
+type wireContent string
+
+// UnmarshalJSON takes all three forms.
+func (c *wireContent) UnmarshalJSON(data []byte) error {
+	var text *string
+	if err := json.Unmarshal(data, &text); err == nil {
+		if text != nil {
+			*c = wireContent(*text)
+		}
+		return nil
+	}
+	var parts []struct {
+		Text string `json:"text"`
+	}
+	if err := json.Unmarshal(data, &parts); err != nil {
+		return errors.New("content must be a string, null or a list of parts")
+	}
+	var all strings.Builder
+	for _, part := range parts {
+		all.WriteString(part.Text)
+	}
+	*c = wireContent(all.String())
+	return nil
+}
+
+type wireToolCall struct {
+	// Index is the call's place in the reply; only streamed calls have it.
+	Index    *int         `json:"index,omitempty"`
+	ID       string       `json:"id,omitempty"`
+	Type     string       `json:"type,omitempty"`
+	Function wireFunction `json:"function"`
+}
+
+type wireFunction struct {
+	Name      string `json:"name,omitempty"`
+	Arguments string `json:"arguments"`
+}
+
+// completion is both a whole response and, with deltas for messages, a chunk of one.
+type completion struct {
+	ID                string       `json:"id"`
+	Object            string       `json:"object"`
+	Created           int64        `json:"created"`
+	Model             string       `json:"model"`
+	ServiceTier       string       `json:"service_tier"`
+	SystemFingerprint string       `json:"system_fingerprint"`
+	Choices           []wireChoice `json:"choices"`
+	// Usage is raw because the chunks of one stream need all of: no such field, null, and numbers.
+	Usage json.RawMessage `json:"usage,omitempty"`
+}
+
+type wireChoice struct {
+	Index        int           `json:"index"`
+	Message      *replyMessage `json:"message,omitempty"`
+	Delta        *replyDelta   `json:"delta,omitempty"`
+	Logprobs     *struct{}     `json:"logprobs"`
+	FinishReason *FinishReason `json:"finish_reason"`
+}
+
+type replyMessage struct {
+	Role        string         `json:"role"`
+	Content     *string        `json:"content"`
+	Refusal     *string        `json:"refusal"`
+	Annotations []struct{}     `json:"annotations"`
+	ToolCalls   []wireToolCall `json:"tool_calls,omitempty"`
+}
+
+type replyDelta struct {
+	Role      string         `json:"role,omitempty"`
+	Content   *string        `json:"content,omitempty"`
+	ToolCalls []wireToolCall `json:"tool_calls,omitempty"`
+}
+
+type wireUsage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+	TotalTokens      int `json:"total_tokens"`
+	PromptDetails    struct {
+		CachedTokens int `json:"cached_tokens"`
+		AudioTokens  int `json:"audio_tokens"`
+	} `json:"prompt_tokens_details"`
+	CompletionDetails struct {
+		ReasoningTokens          int `json:"reasoning_tokens"`
+		AudioTokens              int `json:"audio_tokens"`
+		AcceptedPredictionTokens int `json:"accepted_prediction_tokens"`
+		RejectedPredictionTokens int `json:"rejected_prediction_tokens"`
+	} `json:"completion_tokens_details"`
+}
+
+// raw is the usage as JSON. Its fields are integers, which cannot fail to encode.
+func (u wireUsage) raw() json.RawMessage {
+	data, err := json.Marshal(u)
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
+type wireError struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    *string `json:"code"`
+}
+
+type errorBody struct {
+	Error wireError `json:"error"`
+}
+
+type wireModel struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+type modelList struct {
+	Object string      `json:"object"`
+	Data   []wireModel `json:"data"`
+}

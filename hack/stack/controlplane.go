@@ -1,0 +1,127 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// controlPlaneTimeout bounds the start of etcd and of kube-apiserver, each; a busy machine of two cores takes a tenth.
+const controlPlaneTimeout = 60 * time.Second
+
+// assetsVariable names the folder that holds etcd, kube-apiserver and kubectl.
+const assetsVariable = "KUBEBUILDER_ASSETS"
+
+// ControlPlane is a running etcd and kube-apiserver with Capstan's CRDs.
+type ControlPlane struct {
+	// Config reaches the API server as an administrator.
+	Config *rest.Config
+	// Kubeconfig is the absolute path of a file that does the same, readable by its owner only.
+	Kubeconfig string
+	// Kubectl is the path of a kubectl of the API server's version.
+	Kubectl string
+
+	env      *envtest.Environment
+	stopOnce sync.Once
+}
+
+// StartControlPlane starts etcd and kube-apiserver on free ports of 127.0.0.1, installs the CRDs of a folder and
+// writes the kubeconfig. It fails when KUBEBUILDER_ASSETS does not name a folder with the programs, or when one of them
+// does not become ready; the error then ends with its log. A cancelled context is noticed once they have started.
+func (s *Stack) StartControlPlane(ctx context.Context, crds string) (*ControlPlane, error) {
+	assets, err := findAssets()
+	if err != nil {
+		return nil, err
+	}
+	env := &envtest.Environment{
+		CRDDirectoryPaths:        []string{crds},
+		ErrorIfCRDPathMissing:    true,
+		ControlPlaneStartTimeout: controlPlaneTimeout,
+	}
+	closeLogs, err := s.logControlPlane(env)
+	if err != nil {
+		return nil, err
+	}
+	defer closeLogs()
+
+	c := &ControlPlane{env: env, Kubectl: filepath.Join(assets, "kubectl")}
+	s.push(c)
+	if c.Config, err = env.Start(); err != nil {
+		return nil, fmt.Errorf("failed to start the control plane: %w%s", err, s.controlPlaneTails())
+	}
+	if c.Kubeconfig, err = s.writeKubeconfig(env.KubeConfig); err != nil {
+		return nil, err
+	}
+	return c, context.Cause(ctx)
+}
+
+// stop ends kube-apiserver and etcd and removes their data.
+func (c *ControlPlane) stop() error {
+	var err error
+	c.stopOnce.Do(func() {
+		if err = c.env.Stop(); err != nil {
+			err = fmt.Errorf("failed to stop the control plane: %w", err)
+		}
+	})
+	return err
+}
+
+// logControlPlane lets etcd and kube-apiserver write to logs. The function it returns closes this process's ends.
+func (s *Stack) logControlPlane(env *envtest.Environment) (func(), error) {
+	etcd, err := s.openLog("etcd")
+	if err != nil {
+		return nil, err
+	}
+	server, err := s.openLog("kube-apiserver")
+	if err != nil {
+		return nil, errors.Join(err, etcd.Close())
+	}
+	env.ControlPlane.Etcd = &envtest.Etcd{Out: etcd, Err: etcd}
+	apiServer := env.ControlPlane.GetAPIServer()
+	apiServer.Out, apiServer.Err = server, server
+	return func() {
+		_ = etcd.Close() // the children hold their own descriptors, and nothing was written through this one
+		_ = server.Close()
+	}, nil
+}
+
+func (s *Stack) writeKubeconfig(content []byte) (string, error) {
+	path, err := filepath.Abs(filepath.Join(s.dir, "kubeconfig"))
+	if err != nil {
+		return "", fmt.Errorf("failed to find the path of the kubeconfig: %w", err)
+	}
+	// A file that is there keeps its mode when it is written, so it goes first.
+	if err := os.RemoveAll(path); err != nil {
+		return "", fmt.Errorf("failed to replace the kubeconfig: %w", err)
+	}
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		return "", fmt.Errorf("failed to write the kubeconfig: %w", err)
+	}
+	return path, nil
+}
+
+func (s *Stack) controlPlaneTails() string {
+	return withTail(filepath.Join(s.logDir(), "etcd.log")) + withTail(filepath.Join(s.logDir(), "kube-apiserver.log"))
+}
+
+func findAssets() (string, error) {
+	assets := os.Getenv(assetsVariable)
+	if assets == "" {
+		return "", fmt.Errorf("failed to find etcd and kube-apiserver: %s is not set; "+
+			"run through make, or set it to what hack/controlplane/get.sh prints", assetsVariable)
+	}
+	for _, program := range []string{"etcd", "kube-apiserver", "kubectl"} {
+		if _, err := os.Stat(filepath.Join(assets, program)); err != nil {
+			return "", fmt.Errorf("failed to find %s in the folder that %s names: %w; "+
+				"set it to what hack/controlplane/get.sh prints", program, assetsVariable, err)
+		}
+	}
+	return assets, nil
+}

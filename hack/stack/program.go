@@ -1,0 +1,190 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	defaultStartTimeout = 30 * time.Second
+	defaultStopTimeout  = 30 * time.Second
+	probeInterval       = 50 * time.Millisecond
+	probeTimeout        = 2 * time.Second
+)
+
+// Program says what to run and how to see that it is ready.
+type Program struct {
+	// Name of the program in messages, and of its log.
+	Name string
+	// Path of the executable file.
+	Path string
+	// Args of the program, without its name.
+	Args []string
+	// Listen holds the host:port addresses the program will listen on; they must be free when it starts.
+	Listen []string
+	// ReadyURL is asked until it answers 200. Without it the program counts as ready once it runs.
+	ReadyURL string
+	// StartTimeout bounds the time until it is ready; 30 s if it is 0.
+	StartTimeout time.Duration
+	// StopTimeout is the time between SIGTERM and SIGKILL; 30 s if it is 0.
+	StopTimeout time.Duration
+}
+
+// Process is a program that was started.
+type Process struct {
+	// Log is the path of the file with its output.
+	Log string
+
+	program  Program
+	cmd      *exec.Cmd
+	stopOnce sync.Once
+	stopping chan struct{} // closed when it is about to be stopped
+	done     chan struct{} // closed when it has ended; err is set before
+	err      error
+}
+
+// StartProgram runs a program in a process group of its own, so that a Ctrl-C in the terminal does not reach it before
+// its turn, and waits until it is ready. It fails when an address is taken, when the program cannot be run, ends early
+// (the error then ends with its log), or is not ready in time.
+func (s *Stack) StartProgram(ctx context.Context, program Program) (*Process, error) {
+	for _, address := range program.Listen {
+		if err := checkFree(ctx, address); err != nil {
+			return nil, fmt.Errorf("failed to start %s: %w", program.Name, err)
+		}
+	}
+	log, err := s.openLog(program.Name)
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{Log: log.Name(), program: program, stopping: make(chan struct{}), done: make(chan struct{})}
+	// Cancelling the context must not kill it: Stop does, when those that depend on it have gone.
+	p.cmd = exec.CommandContext(context.WithoutCancel(ctx), program.Path, program.Args...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := errors.Join(p.cmd.Start(), log.Close()); err != nil {
+		return nil, fmt.Errorf("failed to start %s: %w", program.Name, err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	s.push(p)
+
+	if err := p.waitReady(ctx); err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
+	go p.watch(s.onExit)
+	return p, nil
+}
+
+// PID returns the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Stop ends the process before the rest of its stack: SIGTERM first, SIGKILL after its StopTimeout, which is an error.
+func (p *Process) Stop() error { return p.stop() }
+
+func (p *Process) stop() error {
+	var err error
+	p.stopOnce.Do(func() {
+		close(p.stopping)
+		err = p.terminate()
+	})
+	return err
+}
+
+func (p *Process) terminate() error {
+	if p.ended() || p.signal(syscall.SIGTERM) != nil {
+		<-p.done // a process that cannot be signalled has ended
+		return nil
+	}
+	timer := time.NewTimer(withDefault(p.program.StopTimeout, defaultStopTimeout))
+	defer timer.Stop()
+	select {
+	case <-p.done:
+		return nil
+	case <-timer.C:
+	}
+	err := p.signal(syscall.SIGKILL)
+	<-p.done
+	return errors.Join(err, fmt.Errorf("%s did not stop within %s of SIGTERM and was killed%s",
+		p.program.Name, withDefault(p.program.StopTimeout, defaultStopTimeout), withTail(p.Log)))
+}
+
+// signal reaches the whole process group, children of the program included.
+func (p *Process) signal(sig syscall.Signal) error {
+	return syscall.Kill(-p.PID(), sig)
+}
+
+func (p *Process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// watch reports an end that nobody asked for.
+func (p *Process) watch(report func(error)) {
+	select {
+	case <-p.stopping:
+	case <-p.done:
+		select {
+		case <-p.stopping: // both at once: it was stopped
+		default:
+			report(fmt.Errorf("%s ended unexpectedly (%s)%s", p.program.Name, p.exit(), withTail(p.Log)))
+		}
+	}
+}
+
+func (p *Process) exit() string {
+	if p.err != nil {
+		return p.err.Error()
+	}
+	return "exit status 0"
+}
+
+func (p *Process) waitReady(ctx context.Context) error {
+	timeout := withDefault(p.program.StartTimeout, defaultStartTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no 200 from %s within %s", p.program.ReadyURL, timeout))
+	defer cancel()
+	ticker := time.NewTicker(probeInterval)
+	defer ticker.Stop()
+	client := &http.Client{Timeout: probeTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
+	for p.program.ReadyURL != "" && !answers(ctx, client, p.program.ReadyURL) {
+		select {
+		case <-p.done:
+			return fmt.Errorf("failed to start %s: it ended before it was ready (%s)%s", p.program.Name, p.exit(), withTail(p.Log))
+		case <-ctx.Done():
+			return fmt.Errorf("failed to start %s: %w%s", p.program.Name, context.Cause(ctx), withTail(p.Log))
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+// answers reports whether a URL answers 200 now; what else it does counts as not yet.
+func answers(ctx context.Context, client *http.Client, url string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return false
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return false
+	}
+	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+}
+
+func withDefault(d, otherwise time.Duration) time.Duration {
+	if d == 0 {
+		return otherwise
+	}
+	return d
+}

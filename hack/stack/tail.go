@@ -1,0 +1,43 @@
+package stack
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	// tailLines and tailBytes bound what of a log is shown in an error.
+	tailLines = 15
+	tailBytes = 8 << 10
+)
+
+// Tail returns the last lines of a log, at most 8 KiB of them, and an empty string for one that cannot be read.
+func Tail(path string, lines int) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	// A log shorter than that is read from its beginning.
+	_, seekErr := f.Seek(-tailBytes, io.SeekEnd)
+	if seekErr != nil {
+		_, seekErr = f.Seek(0, io.SeekStart)
+	}
+	content, readErr := io.ReadAll(io.LimitReader(f, tailBytes))
+	if errors.Join(seekErr, readErr, f.Close()) != nil {
+		return ""
+	}
+	all := strings.Split(strings.TrimRight(string(content), "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// withTail returns the end of a log as the end of an error's message.
+func withTail(path string) string {
+	tail := Tail(path, tailLines)
+	if tail == "" {
+		return "; " + filepath.Base(path) + " is empty"
+	}
+	return "; the end of " + path + ":\n    " + strings.ReplaceAll(tail, "\n", "\n    ")
+}

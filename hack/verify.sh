@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# verify.sh: fails if anything generated is not current, and says what.
+#
+# It generates into a copy of the tree, so that a failing check leaves the working tree as it was.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' f; do
+  if [ -e "$f" ]; then printf '%s\0' "$f"; fi
+done | tar --null -cf - -T - | tar -xf - -C "$work"
+(
+  cd "$work"
+  git init -q .
+  git add -A
+  git -c user.name=verify -c user.email=verify@localhost -c commit.gpgsign=false commit -qm before
+  make -s generate
+  for module in hack/controlplane hack/tools/dev hack/tools/lint hack/tools/helm; do
+    (cd "$module" && go mod verify >/dev/null && go mod download >/dev/null)
+  done
+  git add -A
+  if ! git diff --cached --exit-code --stat HEAD; then
+    echo "verify: the files above are not current: run 'make generate' and commit what it changes" >&2
+    exit 1
+  fi
+)
+echo "verify: everything generated is current"
