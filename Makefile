@@ -1,0 +1,120 @@
+# Capstan. `make help` lists what there is. Nothing but Go, git, make and a C compiler is needed: the rest is fetched or
+# built from Go modules, pinned in go.mod and under hack/.
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+IMG ?= capstan-dev/capstan:$(VERSION)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+# Where `make install`, `deploy` and `undeploy` go: your kubectl and its current context.
+KUBECTL ?= kubectl
+
+# The pinned tools, each with a module of its own, so that their dependencies are not ours.
+CONTROLLER_GEN := go tool -modfile=hack/tools/dev/go.mod controller-gen
+GOLANGCI_LINT := go tool -modfile=hack/tools/lint/go.mod golangci-lint
+HELM := go tool -modfile=hack/tools/helm/go.mod helm
+# etcd, kube-apiserver and kubectl: asked for only by the targets that use it.
+ASSETS = $$(bash hack/controlplane/get.sh)
+
+##@ Start here
+
+.PHONY: help
+help: ## Show this list.
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-zA-Z_-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: assets ## One Turn on a real API server, start to end. KEEP=1 leaves it running.
+	@echo "Building bin/manager, bin/capstan and bin/fakemodel" >&2
+	@$(MAKE) -s build-bin/manager build-bin/capstan build-bin/fakemodel build-bin/demo
+	@KUBEBUILDER_ASSETS="$(ASSETS)" exec bin/demo
+
+.PHONY: demo-stop
+demo-stop: ## Stop what `make demo KEEP=1` left running.
+	@test -x bin/demo || $(MAKE) -s build-bin/demo
+	@bin/demo --stop
+
+##@ Develop
+
+.PHONY: build
+build: build-bin/manager build-bin/capstan ## Build bin/manager and bin/capstan.
+
+build-bin/manager: PACKAGE := ./cmd/manager
+build-bin/capstan: PACKAGE := ./cmd/capstan
+build-bin/fakemodel: PACKAGE := ./hack/fakemodel
+build-bin/demo: PACKAGE := ./hack/demo
+build-bin/bench: PACKAGE := ./hack/bench
+.PHONY: build-bin/manager build-bin/capstan build-bin/fakemodel build-bin/demo build-bin/bench
+build-bin/%:
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/$* $(PACKAGE)
+
+.PHONY: assets
+assets: ## Get etcd, kube-apiserver and kubectl: downloaded, else built (once, about 6 minutes).
+	@bash hack/controlplane/get.sh >/dev/null
+
+.PHONY: test
+test: assets ## Run all tests, with the race detector, against a real API server. ARGS='-run X' and PKG=./x narrow it.
+	KUBEBUILDER_ASSETS="$(ASSETS)" CGO_ENABLED=1 go test -race -timeout 20m $(ARGS) $(or $(PKG),./...)
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz test for 30 s (FUZZTIME).
+	@for f in $$(grep -rl --include=*_test.go '^func Fuzz' .); do \
+	  for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$f); do \
+	    go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(or $(FUZZTIME),30s) ./$$(dirname $$f); done; done
+
+.PHONY: bench
+bench: assets ## Measure Turns per second, API writes, CPU and memory beside a bare client. ARGS='--turns 300'.
+	@$(MAKE) -s build-bin/manager build-bin/bench
+	@KUBEBUILDER_ASSETS="$(ASSETS)" bin/bench --manager bin/manager $(ARGS)
+
+.PHONY: lint
+lint: ## Run golangci-lint.
+	$(GOLANGCI_LINT) run
+
+.PHONY: fmt
+fmt: ## Format the code.
+	$(GOLANGCI_LINT) fmt
+
+.PHONY: generate
+generate: ## Generate deepcopy, CRDs, RBAC and the chart's copies of them; tidy go.mod.
+	$(CONTROLLER_GEN) object paths=./api/...
+	$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=config/crd/bases
+	$(CONTROLLER_GEN) rbac:roleName=capstan-manager paths=./internal/controller/... output:rbac:dir=config/rbac
+	go run ./hack/chart
+	go mod tidy
+
+.PHONY: verify
+verify: ## Fail if anything generated is not current.
+	bash hack/verify.sh
+
+##@ Ship
+
+.PHONY: docker-build
+docker-build: ## Build the image IMG.
+	docker build --build-arg VERSION=$(VERSION) -t $(IMG) .
+
+.PHONY: helm-lint
+helm-lint: ## Check the chart.
+	$(HELM) lint --strict charts/capstan
+	@$(HELM) template capstan charts/capstan --kube-version 1.37.0 --namespace capstan-system >/dev/null
+
+.PHONY: install
+install: ## Install the CRDs into the cluster of your kubectl.
+	$(KUBECTL) apply --server-side -k config/crd
+
+.PHONY: uninstall
+uninstall: ## Remove the CRDs, and with them all Agents, PromptProfiles, ModelProviders and Turns.
+	$(KUBECTL) delete --ignore-not-found -k config/crd
+
+.PHONY: deploy
+deploy: ## Install CRDs and the manager (image IMG) into the cluster of your kubectl.
+	$(KUBECTL) kustomize config/default | sed 's|capstan-dev/capstan:0.1.0|$(IMG)|' | $(KUBECTL) apply --server-side -f -
+
+.PHONY: undeploy
+undeploy: ## Remove the manager and the CRDs.
+	$(KUBECTL) delete --ignore-not-found -k config/default
+
+.PHONY: clean
+clean: ## Remove what was built here. The control plane stays in your cache folder.
+	rm -rf bin dist cover.out
