@@ -40,14 +40,12 @@ demo-stop: ## Stop what `make demo KEEP=1` left running.
 .PHONY: build
 build: build-bin/manager build-bin/capstan ## Build bin/manager and bin/capstan.
 
-build-bin/manager: PACKAGE := ./cmd/manager
-build-bin/capstan: PACKAGE := ./cmd/capstan
-build-bin/fakemodel: PACKAGE := ./hack/fakemodel
-build-bin/demo: PACKAGE := ./hack/demo
-build-bin/bench: PACKAGE := ./hack/bench
-.PHONY: build-bin/manager build-bin/capstan build-bin/fakemodel build-bin/demo build-bin/bench
-build-bin/%:
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/$* $(PACKAGE)
+PROGRAMS := manager capstan fakemodel demo bench
+build-bin/manager build-bin/capstan: DIR := cmd
+build-bin/fakemodel build-bin/demo build-bin/bench: DIR := hack
+.PHONY: $(PROGRAMS:%=build-bin/%)
+$(PROGRAMS:%=build-bin/%): build-bin/%:
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/$* ./$(DIR)/$*
 
 .PHONY: assets
 assets: ## Get etcd, kube-apiserver and kubectl: downloaded, else built (once, about 6 minutes).

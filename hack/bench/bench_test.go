@@ -62,6 +62,10 @@ func TestBenchmarkMeasuresRealTurns(t *testing.T) {
 		if m.ModelRequestsPerTurn != 1 || m.TurnsPerSecond <= 0 || m.PeakMemoryMiB <= 0 || m.Completion.P95 < 20 {
 			t.Errorf("measurement of the %s is implausible: %+v", name, m)
 		}
+		// No Turn takes longer than all of them together; one of the warm-up that is counted in would.
+		if m.Completion.P95 > 1000*m.WallSeconds {
+			t.Errorf("of the %s, creation to completion takes %v ms and all Turns together %v s", name, m.Completion.P95, m.WallSeconds)
+		}
 	}
 	if diff := cmp.Diff(Setup{Turns: 5, LatencyMilliseconds: 20, ReplyChars: 40, PayloadChars: 5000, CPUs: report.Setup.CPUs}, report.Setup); diff != "" {
 		t.Errorf("setup (-want +got):\n%s", diff)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -54,10 +53,14 @@ func (b *bench) burst(ctx context.Context, prefix string, n int) (*burstResult, 
 	})
 	result := &burstResult{failed: map[string]int{}}
 	group.Go(func() error {
-		return b.watchFinished(ctx, prefix+"-", n, func(turn *v1alpha1.Turn) {
+		return b.watchFinished(ctx, n, func(turn *v1alpha1.Turn) bool {
 			mu.Lock()
 			defer mu.Unlock()
-			result.add(turn, time.Since(created[turn.Name]))
+			at, mine := created[turn.Name] // Turns of an earlier burst finish in the same namespace
+			if mine {
+				result.add(turn, time.Since(at))
+			}
+			return mine
 		})
 	})
 	if err := group.Wait(); err != nil {
@@ -67,20 +70,23 @@ func (b *bench) burst(ctx context.Context, prefix string, n int) (*burstResult, 
 	return result, nil
 }
 
-// watchFinished calls a function once for each Turn of that prefix when it has finished, until there were n.
-func (b *bench) watchFinished(ctx context.Context, prefix string, n int, finished func(*v1alpha1.Turn)) error {
+// watchFinished calls a function once for each Turn that has finished, until it has answered n times that the Turn counts.
+func (b *bench) watchFinished(ctx context.Context, n int, counts func(*v1alpha1.Turn) bool) error {
+	counted := 0
 	seen := make(map[string]bool, n)
 	list := cache.NewListWatchFromClient(b.turns, "turns", namespace, fields.Everything())
 	_, err := watchtools.UntilWithSync(ctx, list, &v1alpha1.Turn{}, nil, func(event watch.Event) (bool, error) {
 		turn, ok := event.Object.(*v1alpha1.Turn)
-		if ok && strings.HasPrefix(turn.Name, prefix) && turn.IsFinished() && !seen[turn.Name] {
+		if ok && turn.IsFinished() && !seen[turn.Name] {
 			seen[turn.Name] = true
-			finished(turn)
+			if counts(turn) {
+				counted++
+			}
 		}
-		return len(seen) == n, nil
+		return counted == n, nil
 	})
 	if err != nil {
-		return fmt.Errorf("failed to wait for the Turns, %d of %d have finished: %w", len(seen), n, err)
+		return fmt.Errorf("failed to wait for the Turns, %d of %d have finished: %w", counted, n, err)
 	}
 	return nil
 }
