@@ -1,0 +1,134 @@
+package charts_test
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr/funcr"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+// The manager must get along with the rights that the chart gives it, and with no more: here it runs under the name of
+// the chart's ServiceAccount, against an API server that authorizes by RBAC.
+func TestManagerWorksWithTheRightsOfTheChart(t *testing.T) {
+	c := startCluster(t)
+	fake, err := server.New(server.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := httptest.NewServer(fake)
+	t.Cleanup(func() {
+		fake.Close()
+		model.Close()
+	})
+	c.run(t, kubectlPath, "apply", "-f", "../config/manager/namespace.yaml")
+	manifest := quickstart(t, model.URL+"/v1")
+
+	for _, tc := range []struct {
+		name      string
+		values    []string
+		watched   []string
+		namespace string
+	}{
+		{name: "in all namespaces", namespace: "kube-public"},
+		{name: "in one namespace", values: []string{"watchNamespaces={default}"}, watched: []string{"default"}, namespace: "default"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			args := []string{"upgrade", "--install", "capstan", "capstan", "--namespace", "capstan-system"}
+			for _, value := range tc.values {
+				args = append(args, "--set", value)
+			}
+			c.run(t, helmPath, args...)
+			refusals := runManager(t, c.as(t, "system:serviceaccount:capstan-system:capstan"), tc.watched)
+			c.run(t, kubectlPath, "apply", "--namespace", tc.namespace, "-f", manifest)
+			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=condition=Succeeded", "turn/open-loops", "--timeout=60s")
+			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=create", "events.events.k8s.io", "--all", "--timeout=30s")
+			// The time to live is over at once: the manager deletes the Turn.
+			c.run(t, kubectlPath, "patch", "--namespace", tc.namespace, "turn/open-loops", "--type=merge", "-p", `{"spec":{"ttlSecondsAfterFinished":0}}`)
+			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=delete", "turn/open-loops", "--timeout=30s")
+			for _, refusal := range refusals() {
+				t.Errorf("the API server refused the manager something: %s", refusal)
+			}
+		})
+	}
+}
+
+// quickstart writes the quickstart's manifests with the address of a model server and returns their folder.
+func quickstart(t *testing.T, baseURL string) string {
+	t.Helper()
+	files, err := filepath.Glob("../examples/quickstart/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no quickstart: %v", err)
+	}
+	dir := t.TempDir()
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.ReplaceAll(string(data), "http://127.0.0.1:8089/v1", baseURL)
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(file)), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// as returns how to reach the API server under another name.
+func (c cluster) as(t *testing.T, user string) *rest.Config {
+	t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", c.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Impersonate.UserName = user
+	return cfg
+}
+
+// runManager runs a manager until the test ends. The function it returns tells what the API server refused.
+func runManager(t *testing.T, cfg *rest.Config, watched []string) (refusals func() []string) {
+	t.Helper()
+	lines := make(chan string, 10_000)
+	log := funcr.New(func(_, args string) {
+		select {
+		case lines <- args:
+		default: // a test that logs more than this has failed in another way
+		}
+	}, funcr.Options{})
+	options := manager.Options{
+		DataDir: t.TempDir(), Namespace: "capstan-system", ExecutorName: "capstan-0", WatchNamespaces: watched, LeaderElect: true,
+		MaxConcurrentTurns: 10, MetricsBindAddress: "0", HealthProbeBindAddress: "0", LogFormat: "json", LogLevel: "info",
+		ProbeIntervalSeconds: 1,
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- manager.Run(ctx, options, cfg, log) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("manager: %v", err)
+		}
+	})
+	return func() []string {
+		var found []string
+		for {
+			select {
+			case line := <-lines:
+				if strings.Contains(line, "forbidden") {
+					found = append(found, line)
+				}
+			default:
+				return found
+			}
+		}
+	}
+}
