@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"encoding/json"
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -86,4 +88,20 @@ func lowest(otherwise int32, of func(*Limits) *int32, limits []*Limits) time.Dur
 		found = &otherwise
 	}
 	return time.Duration(*found) * time.Second
+}
+
+// MaxSpecBytes bounds the JSON of a Turn's spec; the bounds of its fields allow more in all. kubectl apply keeps a second
+// copy of the spec in an annotation, so that twice this and the largest status keep a Turn under 256 KiB.
+const MaxSpecBytes = 96 << 10
+
+// CheckSize returns an error that says what to do if the JSON of the spec is over MaxSpecBytes.
+func (s *TurnSpec) CheckSize() error {
+	data, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("failed to marshal the spec: %w", err)
+	}
+	if len(data) > MaxSpecBytes {
+		return fmt.Errorf("spec is %d bytes of JSON and must be at most %d: shorten message, history or context.facts", len(data), MaxSpecBytes)
+	}
+	return nil
 }

@@ -40,7 +40,7 @@ func Load(ctx context.Context, paths []string, opts Options) (*Set, error) {
 	if opts.Namespace == "" {
 		opts.Namespace = metav1.NamespaceDefault
 	}
-	l := &loader{opts: opts, kinds: kinds, set: newSet(), origins: map[objectKey]origin{}}
+	l := &loader{opts: opts, kinds: kinds, set: newSet()}
 	seen := map[string]bool{}
 	for _, path := range paths {
 		found, err := files(path)
@@ -66,7 +66,6 @@ type loader struct {
 	opts     Options
 	kinds    map[string]*kindSchema
 	set      *Set
-	origins  map[objectKey]origin
 	problems Errors
 }
 
@@ -178,11 +177,11 @@ func (l *loader) claim(at origin, key objectKey, findings []finding) bool {
 	for _, f := range findings {
 		l.report(at, key, f)
 	}
-	if first, taken := l.origins[key]; taken && key.Name != "" {
+	if first, taken := l.set.origins[key]; taken && key.Name != "" {
 		l.report(at, key, finding{"metadata.name", fmt.Sprintf("must be unique: %s holds the same object", first)})
 		return false
 	}
-	l.origins[key] = at
+	l.set.origins[key] = at
 	return len(findings) == 0
 }
 

@@ -3,8 +3,10 @@ package manifest
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -116,13 +118,20 @@ func eachValue(object map[string]any, name string, take func(key, value string) 
 	return findings
 }
 
+// variableName matches the names that environment variables are given by custom, and hardly any credential.
+var variableName = regexp.MustCompile(`^[A-Z_][A-Z0-9_]{0,62}$`)
+
 // SetSecretFromEnv sets one key of a Secret to the value of an environment variable, over what the manifests say. The spec
 // is NAME/KEY=ENVVAR, which sets it in each namespace that the Set has objects in, or NAMESPACE/NAME/KEY=ENVVAR. A Secret
-// that the manifests lack is made. The lookup is os.LookupEnv or the like. No error repeats the value.
+// that the manifests lack is made. The lookup is os.LookupEnv or the like. No error repeats the value, nor what may be a
+// value that was given in place of a variable's name.
 func (s *Set) SetSecretFromEnv(spec string, lookup func(name string) (value string, ok bool)) error {
 	target, variable, ok := strings.Cut(spec, "=")
 	parts := strings.Split(target, "/")
-	if !ok || variable == "" || len(parts) < 2 || len(parts) > 3 {
+	if !ok || variable == "" {
+		return errors.New("failed to read the Secret key: must be NAME/KEY=ENVVAR or NAMESPACE/NAME/KEY=ENVVAR")
+	}
+	if len(parts) < 2 || len(parts) > 3 {
 		return fmt.Errorf("failed to read %q: must be NAME/KEY=ENVVAR or NAMESPACE/NAME/KEY=ENVVAR", target)
 	}
 	name, key := parts[len(parts)-2], parts[len(parts)-1]
@@ -141,6 +150,9 @@ func (s *Set) SetSecretFromEnv(spec string, lookup func(name string) (value stri
 	}
 	value, ok := lookup(variable)
 	if !ok || value == "" {
+		if !variableName.MatchString(variable) {
+			return fmt.Errorf("failed to set %q: what stands after = must be the name of an environment variable that is set", target)
+		}
 		return fmt.Errorf("failed to set %q: environment variable %q must be set and not empty", target, variable)
 	}
 	for _, namespace := range namespaces {

@@ -25,6 +25,8 @@ type Set struct {
 	providers map[types.NamespacedName]*v1alpha1.ModelProvider
 	turns     map[types.NamespacedName]*v1alpha1.Turn
 	secrets   map[types.NamespacedName]*corev1.Secret
+	// origins says where each object was read.
+	origins map[objectKey]origin
 }
 
 func newSet() *Set {
@@ -34,6 +36,7 @@ func newSet() *Set {
 		providers: map[types.NamespacedName]*v1alpha1.ModelProvider{},
 		turns:     map[types.NamespacedName]*v1alpha1.Turn{},
 		secrets:   map[types.NamespacedName]*corev1.Secret{},
+		origins:   map[objectKey]origin{},
 	}
 }
 

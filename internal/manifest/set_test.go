@@ -105,7 +105,8 @@ func TestSecrets(t *testing.T) {
 		"a new Secret":                 {"new/k=KEY", map[string]string{"default/new/k": "from-env", "helpdesk/new/k": "from-env"}, ""},
 		"one namespace":                {"helpdesk/s/a=KEY", map[string]string{"default/s/a": "a", "helpdesk/s/a": "from-env"}, ""},
 		"no key":                       {"s=KEY", nil, `failed to read "s": must be NAME/KEY=ENVVAR or NAMESPACE/NAME/KEY=ENVVAR`},
-		"no variable":                  {"s/a", nil, `failed to read "s/a": must be NAME/KEY=ENVVAR or NAMESPACE/NAME/KEY=ENVVAR`},
+		"no variable":                  {"s/a", nil, "failed to read the Secret key: must be NAME/KEY=ENVVAR or NAMESPACE/NAME/KEY=ENVVAR"},
+		"a value for a variable":       {"s/a=sk-4711", nil, `failed to set "s/a": what stands after = must be the name of an environment variable that is set`},
 		"a variable that is not set":   {"s/a=OTHER", nil, `failed to set "s/a": environment variable "OTHER" must be set and not empty`},
 		"a variable that is empty":     {"s/a=EMPTY", nil, `failed to set "s/a": environment variable "EMPTY" must be set and not empty`},
 		"a name that is none":          {"S/a=KEY", nil, `failed to read "S/a": the Secret's name "S" a lowercase RFC 1123 subdomain must consist of`},
@@ -131,5 +132,32 @@ func TestSecrets(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestNamesAndOrigins(t *testing.T) {
+	t.Parallel()
+	set := loaded(t, agent, turn+"---\n"+strings.ReplaceAll(turn, "first", "second"))
+	if err := set.SetSecretFromEnv("made/key=KEY", func(string) (string, bool) { return "value", true }); err != nil {
+		t.Fatal(err)
+	}
+	for kind, want := range map[string]string{
+		"Agent": "default/support", "Turn": "default/first default/second", "Secret": "default/made", "Pod": "",
+	} {
+		if got := strings.Join(set.Names(kind), " "); got != want {
+			t.Errorf("Names(%q) returned %q, want %q", kind, got, want)
+		}
+	}
+	for kind, tc := range map[string]struct {
+		name     string
+		wantLine int
+		wantFile bool
+	}{
+		"Agent": {"support", 1, true}, "Turn": {"second", 12, true}, "Secret": {"made", 0, false},
+	} {
+		file, line := set.Origin(kind, "default", tc.name)
+		if (file != "") != tc.wantFile || line != tc.wantLine {
+			t.Errorf("Origin(%q) returned %q, line %d; want a file: %t, line %d", kind, file, line, tc.wantFile, tc.wantLine)
+		}
 	}
 }

@@ -1,0 +1,31 @@
+// Command capstan drives Capstan's engine from a terminal.
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+	_ "time/tzdata" // the time zones of Agents, for machines that have none
+
+	"golang.org/x/term"
+
+	"github.com/capstan-dev/capstan/internal/cli"
+)
+
+// version is set by the build.
+var version = "dev"
+
+func main() {
+	os.Exit(cli.Execute(context.Background(), cli.Environment{
+		Program:       filepath.Base(os.Args[0]),
+		Version:       version,
+		In:            os.Stdin,
+		Out:           os.Stdout,
+		Err:           os.Stderr,
+		OutIsTerminal: term.IsTerminal(int(os.Stdout.Fd())),
+		ErrIsTerminal: term.IsTerminal(int(os.Stderr.Fd())),
+		LookupEnv:     os.LookupEnv,
+		Now:           time.Now,
+	}, os.Args[1:]))
+}

@@ -1,0 +1,115 @@
+// Package cli is Capstan's command line. It reads manifests and drives the operator's own engine with them, without a
+// cluster: what it prepares and what it records is what a cluster would.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// Environment is what the command line takes from the process it runs in.
+type Environment struct {
+	// Program is the name it was called by; kubectl-capstan is shown as kubectl capstan.
+	Program string
+	// Version of the program.
+	Version string
+	// In is what the path "-" reads, Out takes results, Err all else.
+	In       io.Reader
+	Out, Err io.Writer
+	// OutIsTerminal and ErrIsTerminal say where a person looks on.
+	OutIsTerminal, ErrIsTerminal bool
+	// LookupEnv finds environment variables, as os.LookupEnv does.
+	LookupEnv func(name string) (value string, ok bool)
+	// Now is the time of day.
+	Now func() time.Time
+}
+
+// The exit codes of the program.
+const (
+	// ExitOK: the Turn succeeded, or was prepared.
+	ExitOK = 0
+	// ExitFailed: the Turn did not succeed, or could not be prepared.
+	ExitFailed = 1
+	// ExitUsage: the flags are wrong, or manifests cannot be read or are invalid.
+	ExitUsage = 2
+	// ExitInterrupted: Ctrl-C, or a request to stop.
+	ExitInterrupted = 130
+)
+
+const exitCodesHelp = `Exit codes:
+  0    the Turn succeeded, or was prepared
+  1    it did not succeed, or could not be prepared
+  2    the flags are wrong, or manifests cannot be read or are invalid
+  130  interrupted`
+
+// Execute runs the command line, tells on Err what went wrong, and returns the exit code. A ctx that ends is a Ctrl-C.
+func Execute(ctx context.Context, env Environment, args []string) int {
+	root := Command(env)                      //nolint:contextcheck // because cobra hands the context to the commands
+	root.SetArgs(append([]string{}, args...)) // never nil, which would mean those of the process
+	ran, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return ExitOK
+	}
+	code, message := explain(err)
+	if code == ExitUsage && !isProblemOfInput(err) {
+		message += fmt.Sprintf("\nRun '%s --help' for usage.", ran.CommandPath())
+	}
+	env.tell("%s: %s", root.DisplayName(), message)
+	return code
+}
+
+// Command returns the root command. Its errors are for Execute to tell.
+func Command(env Environment) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "capstan",
+		Short: "Render and run the Turns of LLM agents",
+		Long: `capstan drives Capstan's engine without a cluster. It reads the manifests that a cluster would get, checks them as a
+cluster would, and makes the same prompts, answers and records of them.
+
+` + exitCodesHelp,
+		Example: `  # what would the model be told?
+  capstan render -f examples/quickstart
+
+  # ask it
+  capstan run -f examples/quickstart`,
+		Version: env.Version, SilenceErrors: true, SilenceUsage: true,
+	}
+	if plugin, ok := strings.CutPrefix(env.Program, "kubectl-"); ok {
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl " + plugin}
+	}
+	root.SetIn(env.In)
+	root.SetOut(env.Out)
+	root.SetErr(env.Err)
+	root.SetVersionTemplate("capstan {{ .Version }}\n")
+	root.SetFlagErrorFunc(flagError)
+	root.AddCommand(newRender(env), newRun(env), newVersion(env))
+	return root
+}
+
+func newVersion(env Environment) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+		Example: "  capstan version",
+		RunE: func(*cobra.Command, []string) error {
+			return env.print("capstan " + env.Version + "\n")
+		},
+	}
+}
+
+// tell writes a line to Err. That it cannot be written cannot be told to anybody.
+func (e Environment) tell(format string, args ...any) {
+	_, _ = fmt.Fprintf(e.Err, format+"\n", args...)
+}
+
+// print writes a result to Out.
+func (e Environment) print(text string) error {
+	if _, err := io.WriteString(e.Out, text); err != nil {
+		return fail(ExitFailed, fmt.Errorf("failed to write to standard output: %w", err))
+	}
+	return nil
+}

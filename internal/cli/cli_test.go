@@ -1,0 +1,124 @@
+package cli_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/cli"
+)
+
+func TestUsageErrors(t *testing.T) {
+	t.Parallel()
+	dir := complete().written(t, nowhere)
+	for name, tc := range map[string]struct {
+		reason string
+		args   []string
+		want   []string
+	}{
+		"misspelt format": {
+			"a typo must not cost a look into the help",
+			[]string{"render", "-f", dir, "-o", "jsn"},
+			[]string{`"jsn"`, "must be text, json or yaml: did you mean json?", "capstan render --help"},
+		},
+		"unknown format": {
+			"nothing is guessed where nothing is near",
+			[]string{"run", "-f", dir, "-o", "wide"},
+			[]string{"must be text, json or yaml\n"},
+		},
+		"misspelt flag": {
+			"cobra itself guesses commands only",
+			[]string{"run", "-f", dir, "--trun", "x"},
+			[]string{"unknown flag: --trun: did you mean --turn?", "capstan run --help"},
+		},
+		"unknown flag":    {"it is named", []string{"run", "--frobnicate"}, []string{"unknown flag: --frobnicate\n"}},
+		"unknown command": {"it is named", []string{"rum"}, []string{`unknown command "rum"`, "run", "capstan --help"}},
+		"no manifests":    {"the way out is named", []string{"render"}, []string{"with -f", "capstan render --help"}},
+		"no such file":    {"it is named", []string{"run", "-f", "none.yaml"}, []string{"none.yaml: failed to find it"}},
+		"argument that is no path": {
+			"arguments are more paths", []string{"run", "-f", dir, "none.yaml"}, []string{"none.yaml: failed to find it"},
+		},
+		"bad time": {"the form is shown", []string{"run", "-f", dir, "--now", "monday"}, []string{"--now", "2026-04-09T10:00:00Z"}},
+		"unknown turn": {
+			"those there are, are listed",
+			[]string{"run", "-f", dir, "--turn", "second"},
+			[]string{"--turn", `"second"`, "default/first"},
+		},
+		"secret from nowhere": {
+			"the variable is named",
+			[]string{"run", "-f", dir, "--env-secret", "model-key/apiKey=UNSET"},
+			[]string{"--env-secret", "model-key/apiKey", `"UNSET"`},
+		},
+		"secret's value in place of a variable": {
+			"a credential given by mistake must not end in a log",
+			[]string{"run", "-f", dir, "--env-secret", "model-key/apiKey=" + key},
+			[]string{"--env-secret", "must be the name of an environment variable"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := capstan(t, tc.args...).mustEnd(t, cli.ExitUsage)
+			mustSay(t, got.err, append(tc.want, "capstan: ")...)
+			if got.out != "" || strings.Contains(got.err, key) {
+				t.Errorf("%s: want an error only, without the key, have:\n%s%s", tc.reason, got.out, got.err)
+			}
+		})
+	}
+}
+
+func TestInvalidManifestsNameFileObjectAndField(t *testing.T) {
+	t.Parallel()
+	f := complete().with(t, "agent.yaml", "models:", "modles:")
+	dir := f.with(t, "turn.yaml", "What is up?", `" "`).written(t, nowhere)
+	for _, command := range []string{"render", "run"} {
+		got := capstan(t, command, "-f", dir).mustEnd(t, cli.ExitUsage)
+		mustSay(t, got.err, "the manifests have", "agent.yaml: Agent default/support: spec.modles: unknown field",
+			"turn.yaml: Turn default/first: spec.message: ")
+	}
+}
+
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"--help"}, {"render", "--help"}, {"run", "--help"}} {
+		got := capstan(t, args...).mustEnd(t, cli.ExitOK)
+		mustSay(t, got.out, "Exit codes:", "  130  interrupted", "Examples:", "-f examples/quickstart")
+	}
+	mustSay(t, call{program: "kubectl-capstan"}.run(t.Context(), "run", "--help").out, "kubectl capstan run -f PATH")
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	for _, arg := range []string{"version", "--version"} {
+		if got := capstan(t, arg).mustEnd(t, cli.ExitOK); got.out != "capstan v1.2.3\n" {
+			t.Errorf("%s: want the version, have %q", arg, got.out)
+		}
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	second := strings.Replace(turnYAML, "name: first", "name: second", 1)
+	elsewhere := strings.Replace(turnYAML, "name: first", "name: first, namespace: other", 1)
+	two := files{"a.yaml": turnYAML, "b.yaml": second}.written(t, nowhere)
+	twins := files{"a.yaml": turnYAML, "b.yaml": elsewhere}.written(t, nowhere)
+	broken := files{"a.yaml": "kind: Turn"}.written(t, nowhere)
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"formats":          {[]string{"run", "-o", ""}, "text\njson\nyaml\n:4\n"},
+		"turns":            {[]string{"run", "-f", two, "--turn", ""}, "first\tWhat is up?\nsecond\tWhat is up?\n:4\n"},
+		"turns by path":    {[]string{"render", "-f", two + "/a.yaml", "--turn", ""}, "first\tWhat is up?\n:4\n"},
+		"twins":            {[]string{"run", "-f", twins, "--turn", ""}, "default/first\tWhat is up?\nother/first\tWhat is up?\n:4\n"},
+		"broken manifests": {[]string{"run", "-f", broken, "--turn", ""}, ":4\n"},
+		"standard input":   {[]string{"run", "-f", "-", "--turn", ""}, ":4\n"},
+		"folders":          {[]string{"run", "--data-dir", ""}, ":16\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := capstan(t, append([]string{"__complete"}, tc.args...)...); got.out != tc.want {
+				t.Errorf("want %q, have %q", tc.want, got.out)
+			}
+		})
+	}
+	mustSay(t, capstan(t, "completion", "bash").mustEnd(t, cli.ExitOK).out, "__start_capstan")
+}

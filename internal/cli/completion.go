@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/capstan-dev/capstan/internal/manifest"
+)
+
+// longestHint is how many characters of a message a completion shows.
+const longestHint = 60
+
+// complete registers what shells may complete for the flags of a source.
+func (s *source) complete(cmd *cobra.Command) {
+	for flag, f := range map[string]cobra.CompletionFunc{
+		"turn":      s.completeTurns,
+		"output":    cobra.FixedCompletions(outputFormats, cobra.ShellCompDirectiveNoFileComp),
+		"now":       cobra.NoFileCompletions,
+		"namespace": cobra.NoFileCompletions,
+	} {
+		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, f)) // fails for a flag that does not exist only
+	}
+}
+
+// completeTurns lists the Turns of the manifests on the command line. Where those cannot be read it lists none: the
+// command itself says why.
+func (s *source) completeTurns(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	paths := slices.DeleteFunc(slices.Concat(s.files, args), func(path string) bool { return path == "-" })
+	set, err := manifest.Load(cmd.Context(), paths, manifest.Options{Namespace: s.namespace})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	uses := map[string]int{}
+	for _, t := range set.Turns() {
+		uses[t.Name]++
+	}
+	var found []string
+	for _, t := range set.Turns() {
+		name := t.Name
+		if uses[name] > 1 {
+			name = t.Namespace + "/" + t.Name
+		}
+		found = append(found, cobra.CompletionWithDesc(name, strings.TrimSpace(oneLine(t.Spec.Message, longestHint))))
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}

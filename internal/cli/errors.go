@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/capstan-dev/capstan/internal/manifest"
+)
+
+// failure is an error with the exit code it ends in. Errors that are none come from the parsing of the command line.
+type failure struct {
+	code int
+	err  error
+}
+
+// Error returns the cause's message.
+func (f *failure) Error() string { return f.err.Error() }
+
+// Unwrap returns the cause.
+func (f *failure) Unwrap() error { return f.err }
+
+func fail(code int, err error) error { return &failure{code: code, err: err} }
+
+// explain returns the exit code of an error and the text to print.
+func explain(err error) (code int, message string) {
+	code = ExitUsage
+	if f, ok := errors.AsType[*failure](err); ok {
+		code = f.code
+	}
+	if all, ok := errors.AsType[manifest.Errors](err); ok && len(all) > 1 {
+		return code, fmt.Sprintf("the manifests have %d problems:\n  %s", len(all), strings.ReplaceAll(all.Error(), "\n", "\n  "))
+	}
+	return code, strings.TrimSpace(err.Error())
+}
+
+// isProblemOfInput reports whether the command line was right, so that its help would not help.
+func isProblemOfInput(err error) bool {
+	_, ok := errors.AsType[*failure](err)
+	return ok
+}
+
+// flagError adds the flag that an unknown one may have been meant for.
+func flagError(cmd *cobra.Command, err error) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok || len(unknown.GetSpecifiedName()) < 2 {
+		return err
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if guess := closest(unknown.GetSpecifiedName(), names); guess != "" {
+		return fmt.Errorf("%w: did you mean --%s?", err, guess)
+	}
+	return err
+}
+
+// mostTypos is how many letters a word may differ in from the one it was meant for.
+const mostTypos = 2
+
+// closest returns the candidate that a misspelt word was probably meant for, empty if there is none.
+func closest(word string, candidates []string) string {
+	best, bestDistance := "", mostTypos+1
+	for _, c := range candidates {
+		if d := distance(strings.ToLower(word), c); d < bestDistance && d < len(c) {
+			best, bestDistance = c, d
+		}
+	}
+	return best
+}
+
+// distance counts the bytes to insert, delete or replace to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"sigs.k8s.io/yaml"
+)
+
+// outputFormat is the value of -o.
+type outputFormat string
+
+const (
+	outputText outputFormat = "text"
+	outputJSON outputFormat = "json"
+	outputYAML outputFormat = "yaml"
+)
+
+// outputFormats are the values of -o, for messages and completion.
+var outputFormats = []string{string(outputText), string(outputJSON), string(outputYAML)}
+
+// String returns the format.
+func (f *outputFormat) String() string { return string(*f) }
+
+// Type names the values in help texts.
+func (f *outputFormat) Type() string { return strings.Join(outputFormats, "|") }
+
+// Set takes a value of the command line.
+func (f *outputFormat) Set(value string) error {
+	if !slices.Contains(outputFormats, value) {
+		message := "must be text, json or yaml"
+		if guess := closest(value, outputFormats); guess != "" {
+			message += fmt.Sprintf(": did you mean %s?", guess)
+		}
+		return errors.New(message)
+	}
+	*f = outputFormat(value)
+	return nil
+}
+
+// instant is the value of --now; the zero time if it was not given.
+type instant struct{ time.Time }
+
+// String returns the time, empty if it was not given.
+func (i *instant) String() string {
+	if i.IsZero() {
+		return ""
+	}
+	return i.Format(time.RFC3339Nano)
+}
+
+// Type names the values in help texts.
+func (i *instant) Type() string { return "RFC3339" }
+
+// Set takes a value of the command line.
+func (i *instant) Set(value string) error {
+	t, err := time.Parse(time.RFC3339, value)
+	if err != nil || t.IsZero() {
+		return errors.New("must be a time of RFC 3339, such as 2026-04-09T10:00:00Z")
+	}
+	i.Time = t
+	return nil
+}
+
+// encode returns an object as JSON or YAML that ends with a line feed. Unlike the default of encoding/json it keeps <, >
+// and & readable, which prompts are full of.
+func encode(object any, format outputFormat) (string, error) {
+	var buf bytes.Buffer
+	e := json.NewEncoder(&buf)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(object); err != nil {
+		return "", fmt.Errorf("failed to encode the output: %w", err)
+	}
+	if format == outputJSON {
+		return buf.String(), nil
+	}
+	text, err := yaml.JSONToYAML(buf.Bytes())
+	if err != nil {
+		return "", fmt.Errorf("failed to encode the output: %w", err)
+	}
+	return string(text), nil
+}
+
+// forScreen returns a text as it may go to Out: without the control characters that a terminal would act on, if it is one.
+func (e Environment) forScreen(text string) string {
+	if !e.OutIsTerminal {
+		return text
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// oneLine returns the beginning of a text on one line, at most so many characters, safe to print on a terminal.
+func oneLine(text string, most int) string {
+	line := strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, strings.Join(strings.Fields(text), " "))
+	if runes := []rune(line); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return line
+}

@@ -1,0 +1,182 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/internal/cli"
+)
+
+// testTimeout bounds the wait for a condition that never comes true.
+const testTimeout = 20 * time.Second
+
+// interrupted runs a command line and interrupts it once the model has been asked.
+func interrupted(t *testing.T, model *server.Server, args ...string) output {
+	t.Helper()
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	ended := make(chan output, 1)
+	go func() { ended <- call{}.run(ctx, args...) }()
+	patience, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	if err := model.Wait(patience, func(s server.Stats) bool { return s.InFlight == 1 }); err != nil {
+		t.Fatal(err)
+	}
+	interrupt()
+	select {
+	case got := <-ended:
+		return got
+	case <-patience.Done():
+		t.Fatal("the run must end at once when it is interrupted")
+		return output{}
+	}
+}
+
+func decoded(t *testing.T, text string) v1alpha1.Turn {
+	t.Helper()
+	var turn v1alpha1.Turn
+	if err := json.Unmarshal([]byte(text), &turn); err != nil {
+		t.Fatalf("want a Turn, have %v in:\n%s", err, text)
+	}
+	return turn
+}
+
+func TestAFinishedTurnIsNotBoughtTwice(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, answers)
+	dir, data := complete().written(t, url), t.TempDir()
+	args := []string{"run", "-f", dir, "--now", noon, "--data-dir", data, "-o", "json"}
+	first := capstan(t, args...).mustEnd(t, cli.ExitOK)
+	again := capstan(t, args...).mustEnd(t, cli.ExitOK)
+	if diff := cmp.Diff(first.out, again.out); diff != "" {
+		t.Errorf("want the Turn as it ended; -first +again:\n%s", diff)
+	}
+	mustSay(t, again.err, "note: the Turn had ended at "+noon+" and is not run again", data)
+	if n := model.Stats().Requests; n != 1 {
+		t.Errorf("want one request for two runs, have %d", n)
+	}
+	text := capstan(t, "run", "-f", dir, "--now", noon, "--data-dir", data).mustEnd(t, cli.ExitOK)
+	if text.out != "All is well.\n" {
+		t.Errorf("want the answer from the journal, have %q", text.out)
+	}
+}
+
+func TestAChangedTurnIsRunAnew(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		reason         string
+		file, old, new string
+		want           int64
+	}{
+		"message":       {"another question", "turn.yaml", "What is up?", "What else?", 2},
+		"profile":       {"another prompt", "profile.yaml", "Be brief.", "Be long.", 2},
+		"agent":         {"another limit", "agent.yaml", "timeoutSeconds: 30", "timeoutSeconds: 20", 2},
+		"provider":      {"another price", "provider.yaml", `outputPerMillion: "2"`, `outputPerMillion: "3"`, 2},
+		"time to live":  {"it has no effect", "turn.yaml", "message:", "ttlSecondsAfterFinished: 5\n  message:", 1},
+		"rotated key":   {"it bears on no answer", "secret.yaml", key, "another", 1},
+		"nothing":       {"comments are no input", "turn.yaml", "kind: Turn", "kind: Turn # mine", 1},
+		"name of files": {"nor is where it stands", "agent.yaml", "kind: Agent", "kind: Agent\n", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			model, url := fake(t, answers)
+			data := t.TempDir()
+			capstan(t, "run", "-f", complete().written(t, url), "--data-dir", data).mustEnd(t, cli.ExitOK)
+			changed := complete().with(t, tc.file, tc.old, tc.new).written(t, url)
+			capstan(t, "run", "-f", changed, "--data-dir", data).mustEnd(t, cli.ExitOK)
+			if n := model.Stats().Requests; n != tc.want {
+				t.Errorf("%s: want %d requests for two runs, have %d", tc.reason, tc.want, n)
+			}
+		})
+	}
+}
+
+func TestAnInterruptedTurnGoesOnFromItsJournal(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, "rules: [{times: 1, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
+	dir, data := complete().written(t, url), t.TempDir()
+	args := []string{"run", "-f", dir, "--data-dir", data, "-o", "json"}
+	got := interrupted(t, model, args...).mustEnd(t, cli.ExitInterrupted)
+	mustSay(t, got.err, "Turn default/first: interrupted before it ended; run the same command again to go on")
+	if got.out != "" {
+		t.Errorf("want no Turn printed that has not ended, have:\n%s", got.out)
+	}
+	turn := decoded(t, capstan(t, args...).mustEnd(t, cli.ExitOK).out)
+	if turn.Status.Result.Text != "Back." || turn.Epoch() != 2 || turn.Status.Steps.Resumes != 1 {
+		t.Errorf("want the answer of a second binding, have %+v of %+v", turn.Status.Result, turn.Status.Executor)
+	}
+	mustSay(t, capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, cli.ExitOK).err, "The Turn went on from its journal.")
+}
+
+func TestAnInterruptedTurnWithoutAJournalIsCancelled(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"text", "json"} {
+		model, url := fake(t, "rules: [{fault: {hang: BeforeHeaders}}]")
+		got := interrupted(t, model, "run", "-f", complete().written(t, url), "-o", format).mustEnd(t, cli.ExitInterrupted)
+		mustSay(t, got.err, "Turn default/first: Cancelled: interrupted: the turn was cancelled")
+		if format == "json" {
+			if turn := decoded(t, got.out); turn.StateReason() != v1alpha1.TurnReasonCancelled {
+				t.Errorf("want a cancelled Turn, have %+v", turn.Status)
+			}
+		}
+	}
+}
+
+func TestAnInterruptionBeforeTheRun(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	got := call{}.run(ctx, "run", "-f", complete().written(t, nowhere)).mustEnd(t, cli.ExitInterrupted)
+	mustSay(t, got.err, "Turn default/first: interrupted before it ended")
+}
+
+func TestTheTemporaryJournalIsRemoved(t *testing.T) {
+	temporary := t.TempDir()
+	t.Setenv("TMPDIR", temporary)
+	dir := filepath.Join(t.TempDir(), "manifests")
+	_, url := fake(t, answers)
+	if err := os.Rename(complete().written(t, url), dir); err != nil {
+		t.Fatal(err)
+	}
+	capstan(t, "run", "-f", dir).mustEnd(t, cli.ExitOK)
+	left, err := filepath.Glob(filepath.Join(temporary, "capstan-run-*"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("want nothing left behind, have %v (%v)", left, err)
+	}
+}
+
+func TestTheKeyIsNotInTheJournal(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, "rules: [{fault: {echoAuthorization: true}}]")
+	data := t.TempDir()
+	capstan(t, "run", "-f", complete().written(t, url), "--data-dir", data).mustEnd(t, cli.ExitFailed)
+	names, err := filepath.Glob(filepath.Join(data, "*"))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("want a journal in the folder, have %v (%v)", names, err)
+	}
+	for _, name := range names {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(content), key) {
+			t.Errorf("want no key in %s", name)
+		}
+	}
+}
+
+func TestADataDirThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	dir := complete().written(t, nowhere)
+	got := capstan(t, "run", "-f", dir, "--data-dir", filepath.Join(dir, "turn.yaml")).mustEnd(t, cli.ExitFailed)
+	mustSay(t, got.err, "failed to make the folder of the journal", "turn.yaml")
+}

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// longestQuestion is how many characters of the message a progress line repeats.
+const longestQuestion = 60
+
+// readSecret is a providers.SecretReader of the manifests.
+func (p *project) readSecret(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
+	if secret, ok := p.set.Secret(key.Namespace, key.Name); ok {
+		return secret, nil
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
+}
+
+// chain finds the providers of the Agent's models. As in a cluster, all must be there before any is asked. A Turn that is
+// to be prepared only asks none, and needs no Secret.
+func (r *runner) chain(ctx context.Context, p *project, cache *providers.Cache) ([]translate.Link, error) {
+	var chain []translate.Link
+	for i, m := range p.agent.Spec.Models {
+		object, ok := p.set.ModelProvider(p.turn.Namespace, m.ProviderRef.Name)
+		if !ok {
+			return nil, fail(ExitFailed, p.missing(kindAgent, p.agent.Name,
+				fmt.Sprintf("spec.models[%d].providerRef.name", i), kindModelProvider, m.ProviderRef.Name))
+		}
+		link := translate.Link{Reference: m, Object: object}
+		if p.turn.Spec.Execution == v1alpha1.ExecutionPrepareOnly {
+			link.Provider = providers.Unusable(object.Name, errors.New("a Turn that is prepared only asks no model"))
+		} else {
+			provider, err := cache.Get(ctx, object)
+			if err != nil {
+				return nil, fail(ExitFailed, p.noSecret(object.Name, err))
+			}
+			link.Provider = r.announced(p, object.Name, provider)
+		}
+		chain = append(chain, link)
+	}
+	return chain, nil
+}
+
+// noSecret adds to the error of a missing credential where it is wanted and where it may come from.
+func (p *project) noSecret(provider string, err error) error {
+	message := err.Error()
+	if missing, ok := errors.AsType[*providers.SecretError](err); ok {
+		message = fmt.Sprintf("%s (the manifests hold %s), or give it with --env-secret %s/%s=ENVVAR",
+			missing.Reason, p.held(kindSecret), missing.Secret, missing.Key)
+	}
+	return p.problem(kindModelProvider, provider, "", message)
+}
+
+// announced returns a provider that tells a person who watches what is asked of it.
+func (r *runner) announced(p *project, name string, provider model.Provider) model.Provider {
+	if !r.env.ErrIsTerminal {
+		return provider
+	}
+	return &announcer{Provider: provider, env: r.env, name: name, question: oneLine(p.turn.Spec.Message, longestQuestion)}
+}
+
+// announcer writes a line for each request. The requests of a Turn come one after another.
+type announcer struct {
+	model.Provider
+	env            Environment
+	name, question string
+	asked          int
+}
+
+// Generate tells what is asked, and asks.
+func (a *announcer) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
+	a.asked++
+	again := ""
+	if a.asked > 1 {
+		again = fmt.Sprintf(" (request %d)", a.asked)
+	}
+	a.env.tell("Asking %s of ModelProvider %s%s: %s", oneLine(req.Model, longestQuestion), a.name, again, a.question)
+	return a.Provider.Generate(ctx, req)
+}

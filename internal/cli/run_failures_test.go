@@ -1,0 +1,78 @@
+package cli_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/cli"
+)
+
+func TestRunFailures(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		reason string
+		rules  string
+		want   []string
+		out    string
+	}{
+		"key refused": {
+			"the Secret to look at is named, and the key is not shown even if the server repeats it",
+			"rules: [{fault: {echoAuthorization: true}}]",
+			[]string{"Turn default/first: ModelFailed: ", `"model-key"`},
+			"",
+		},
+		"unknown model": {"the model is named", "models: [large]", []string{"ModelFailed", "small"}, ""},
+		"cut off": {
+			"what came is shown", "rules: [{reply: {text: half an ans, finishReason: length}}]",
+			[]string{"OutputInvalid", "maxOutputTokens"},
+			"half an ans\n",
+		},
+		"filtered": {"nothing is made up", "rules: [{reply: {text: x, finishReason: content_filter}}]", []string{"PolicyViolated"}, ""},
+		"rubbish":  {"nothing is made up", "rules: [{fault: {rubbish: HTML}}]", []string{"ModelFailed"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, url := fake(t, tc.rules)
+			dir := complete().written(t, url)
+			got := capstan(t, "run", "-f", dir).mustEnd(t, cli.ExitFailed)
+			mustSay(t, got.err, tc.want...)
+			if got.out != tc.out {
+				t.Errorf("%s: want %q on standard output, have %q", tc.reason, tc.out, got.out)
+			}
+			turn := capstan(t, "run", "-f", dir, "-o", "json").mustEnd(t, cli.ExitFailed)
+			mustSay(t, turn.out, `"type": "Stalled"`)
+			if strings.Contains(got.out+got.err+turn.out+turn.err, key) {
+				t.Errorf("want no key in any output, have:\n%s\n%s", got.err, turn.out)
+			}
+		})
+	}
+}
+
+func TestRunDeadline(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, "rules: [{fault: {hang: AfterHeaders}}]")
+	dir := complete().with(t, "agent.yaml", "timeoutSeconds: 30", "timeoutSeconds: 1").written(t, url)
+	got := capstan(t, "run", "-f", dir, "--now", noon).mustEnd(t, cli.ExitFailed)
+	mustSay(t, got.err, "Turn default/first: DeadlineExceeded: ", "limits.timeoutSeconds")
+}
+
+func TestRunWithoutWhatItNeeds(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		remove string
+		want   string
+	}{
+		"no Secret": {"secret.yaml", `provider.yaml: ModelProvider default/demo: Secret "model-key" does not exist in namespace "default": ` +
+			`create it with key "apiKey" (the manifests hold none), or give it with --env-secret model-key/apiKey=ENVVAR`},
+		"no ModelProvider": {"provider.yaml", `agent.yaml: Agent default/support: spec.models[0].providerRef.name: ` +
+			`ModelProvider "default/demo" is not in the manifests, which hold none: correct the name, or name its file with -f too`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := complete()
+			delete(f, tc.remove)
+			got := capstan(t, "run", "-f", f.written(t, nowhere)).mustEnd(t, cli.ExitFailed)
+			mustSay(t, got.err, tc.want)
+		})
+	}
+}

@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/uuid"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// journalFile is the name of the journal in --data-dir. It is not the manager's, which forgets Turns that its cluster
+// does not know.
+const journalFile = "capstan-run.db"
+
+// store is a journal that may be a temporary one.
+type store struct {
+	*sqlite.Store
+	// temporary is the folder to remove at the end, empty for none.
+	temporary string
+}
+
+// openStore opens the journal of --data-dir, or a temporary one. Both are readable by their owner only.
+func (r *runner) openStore(ctx context.Context) (*store, error) {
+	dir, temporary := r.dataDir, ""
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "capstan-run-"); err != nil {
+			return nil, fmt.Errorf("failed to make a folder for the journal: %w", err)
+		}
+		temporary = dir
+	}
+	s, err := sqlite.Open(ctx, filepath.Join(dir, journalFile))
+	if err != nil {
+		if temporary != "" {
+			err = errors.Join(err, os.RemoveAll(temporary))
+		}
+		return nil, err
+	}
+	return &store{Store: s, temporary: temporary}, nil
+}
+
+func (s *store) close() error {
+	err := s.Close()
+	if s.temporary != "" {
+		err = errors.Join(err, os.RemoveAll(s.temporary))
+	}
+	if err != nil {
+		return fail(ExitFailed, fmt.Errorf("failed to close the journal: %w", err))
+	}
+	return nil
+}
+
+// identity returns the UID of the Turn: the same for the same inputs, another for any that differ. What does not bear on
+// the run is no input: desiredState, the time to live, and Secrets, which may be rotated.
+func (p *project) identity(now time.Time) (types.UID, error) {
+	inputs := struct {
+		Namespace, Turn, Agent, Profile string
+		Now                             time.Time `json:",omitzero"`
+		TurnSpec                        v1alpha1.TurnSpec
+		AgentSpec                       v1alpha1.AgentSpec
+		ProfileSpec                     v1alpha1.PromptProfileSpec
+		Providers                       map[string]v1alpha1.ModelProviderSpec
+	}{
+		Namespace: p.turn.Namespace, Turn: p.turn.Name, Agent: p.agent.Name, Profile: p.profile.Name, Now: now.UTC(),
+		TurnSpec: *p.turn.Spec.DeepCopy(), AgentSpec: p.agent.Spec, ProfileSpec: p.profile.Spec,
+		Providers: map[string]v1alpha1.ModelProviderSpec{},
+	}
+	inputs.TurnSpec.DesiredState, inputs.TurnSpec.TTLSecondsAfterFinished = "", nil
+	for _, m := range p.agent.Spec.Models {
+		if object, ok := p.set.ModelProvider(p.turn.Namespace, m.ProviderRef.Name); ok {
+			inputs.Providers[object.Name] = object.Spec
+		}
+	}
+	data, err := json.Marshal(inputs)
+	if err != nil {
+		return "", fmt.Errorf("failed to identify the Turn: %w", err)
+	}
+	const version = 8 // of UUIDs whose making is the maker's own
+	return types.UID(uuid.NewHash(sha256.New(), uuid.Nil, data, version).String()), nil
+}
+
+// binding is one run's hold on a Turn.
+type binding struct {
+	epoch int64
+	// ended is when the Turn had ended already, zero if it had not.
+	ended time.Time
+}
+
+// end returns when the Turn ended: now, if it had not before.
+func (b binding) end(clock func() time.Time) time.Time {
+	if b.ended.IsZero() {
+		return clock()
+	}
+	return b.ended
+}
+
+// bind writes into the status what a cluster writes when it binds a Turn. A Turn that had stopped gets a new epoch and its
+// time anew, as after a suspension; one that had ended is shown with the epoch and the times it had.
+func (r *runner) bind(t *v1alpha1.Turn, past []journal.Entry) binding {
+	b := binding{epoch: 1}
+	now := r.clock()()
+	start := metav1.NewMicroTime(now)
+	if n := len(past); n > 0 {
+		last := past[n-1]
+		b.epoch = last.Epoch + 1
+		if last.Kind == journal.Finalized {
+			b.epoch, b.ended, now = last.Epoch, last.Time, last.Time
+			start = metav1.NewMicroTime(past[0].Time)
+			r.env.tell("note: the Turn had ended at %s and is not run again: change it, or remove %s, to run it anew",
+				last.Time.Format(time.RFC3339), filepath.Join(r.dataDir, journalFile))
+		}
+	}
+	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", executorName), now)
+	t.Status.StartTime = &start
+	t.Status.Executor = &v1alpha1.ExecutorBinding{Name: executorName, Epoch: b.epoch}
+	return b
+}

@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// longestSource is how many characters of a source's name are shown.
+const longestSource = 512
+
+// report prints what became of a Turn, and returns the error for one that did not succeed. The result is nil for a Turn
+// that was not run.
+func (r *runner) report(p *project, t *v1alpha1.Turn, result *turn.Result) error {
+	text, err := r.answer(t, result)
+	if err != nil {
+		return fail(ExitFailed, err)
+	}
+	if err := r.env.print(text); err != nil {
+		return err
+	}
+	if result != nil {
+		r.remarks(t, result)
+	}
+	return verdict(p, t)
+}
+
+// answer returns what goes to standard output.
+func (r *runner) answer(t *v1alpha1.Turn, result *turn.Result) (string, error) {
+	if r.output != outputText {
+		return encode(t, r.output)
+	}
+	if result == nil || result.Text == "" {
+		return "", nil
+	}
+	text := r.env.forScreen(result.Text)
+	if !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	return text, nil
+}
+
+// remarks tell a person what the answer took and is based on. Programs find the same in the Turn.
+func (r *runner) remarks(t *v1alpha1.Turn, result *turn.Result) {
+	if r.output != outputText {
+		return
+	}
+	if f := result.Fallback; f != nil {
+		r.env.tell("%s answered in place of %s", f.To, f.From)
+	}
+	if result.Resumed {
+		r.env.tell("The Turn went on from its journal.")
+	}
+	r.env.tell("%s", translate.Summary(t))
+	if t.Status.Result != nil && t.Status.Result.Citations != nil {
+		sources := make([]string, 0, len(t.Status.Result.Citations.Local))
+		for _, s := range t.Status.Result.Citations.Local {
+			sources = append(sources, oneLine(s, longestSource))
+		}
+		r.env.tell("Sources: %s", strings.Join(sources, ", "))
+	}
+}
+
+// verdict returns the error for a Turn that did not succeed.
+func verdict(p *project, t *v1alpha1.Turn) error {
+	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
+	if c != nil && c.Status == metav1.ConditionTrue {
+		return nil
+	}
+	if c == nil {
+		return fail(ExitFailed, fmt.Errorf("%s has no result", p.title()))
+	}
+	cause := errors.New(c.Message)
+	if c.Reason == v1alpha1.TurnReasonPreparationFailed {
+		cause = p.located(c.Message)
+	}
+	code := ExitFailed
+	if t.Status.StopReason == v1alpha1.StopCancelled && t.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
+		// Nobody but Ctrl-C cancels a Turn that is to be Active.
+		code, cause = ExitInterrupted, fmt.Errorf("interrupted: %w", cause)
+	}
+	return fail(code, fmt.Errorf("%s: %s: %w", p.title(), c.Reason, cause))
+}

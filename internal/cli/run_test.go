@@ -1,0 +1,281 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/internal/cli"
+)
+
+// answers has a fixed usage, so that costs can be written out.
+const answers = `apiKeys: [` + key + `]
+rules:
+- reply: {text: "All is well.", usage: {promptTokens: 100, completionTokens: 20}}
+`
+
+const wantTurn = `apiVersion: capstan.dev/v1alpha1
+kind: Turn
+metadata:
+  generation: 1
+  name: first
+  namespace: default
+  uid: UID
+spec:
+  agentRef:
+    name: support
+  citations: Show
+  context:
+    facts:
+    - id: f1
+      source: notes/a.md
+      text: Nothing much.
+  desiredState: Active
+  execution: Run
+  message: What is up?
+status:
+  completionTime: "2026-04-09T12:00:00.000000Z"
+  conditions:
+  - lastTransitionTime: "2026-04-09T12:00:00Z"
+    message: the model answered
+    observedGeneration: 1
+    reason: Completed
+    status: "True"
+    type: Succeeded
+  - lastTransitionTime: "2026-04-09T12:00:00Z"
+    message: the prompt was prepared
+    observedGeneration: 1
+    reason: Prepared
+    status: "True"
+    type: Prepared
+  - lastTransitionTime: "2026-04-09T12:00:00Z"
+    message: the model answered
+    observedGeneration: 1
+    reason: Completed
+    status: "True"
+    type: Executed
+  - lastTransitionTime: "2026-04-09T12:00:00Z"
+    message: the record is complete
+    observedGeneration: 1
+    reason: Finalized
+    status: "True"
+    type: Finalized
+  decision:
+    contextHash: dfaaa448f33b6cc9
+    key: support.chat.turn
+    promptRenderHash: 6d4baece648d4ba6b594ae8f2086d70955aa00336120ed549cf7ce05632ab27e
+    strategy: DirectAnswer
+  durationMilliseconds: 0
+  executor:
+    epoch: 1
+    name: local
+  observedGeneration: 1
+  preparation:
+    contextHash: dfaaa448f33b6cc9
+    dynamicChars: 201
+    messageCount: 4
+    model: small
+    promptHash: 7bf5ffb9cb992669005975cf207fa69cee9fa9aad3685a045f745ab1515617c9
+    promptProfile:
+      id: helpdesk.support
+      name: support
+      version: 1.0.0
+    promptRenderHash: 6d4baece648d4ba6b594ae8f2086d70955aa00336120ed549cf7ce05632ab27e
+    provider: demo
+    sections:
+    - agent
+    - instructions
+    - behavior
+    - environment
+    stableChars: 180
+  result:
+    bytes: 12
+    citations:
+      local:
+      - notes/a.md
+    preview: All is well.
+    text: All is well.
+  startTime: "2026-04-09T12:00:00.000000Z"
+  steps:
+    count: 1
+    modelRequests: 1
+    modelRetries: 0
+    resumes: 0
+  stopReason: Completed
+  usage:
+    cost:
+      amount: "0.00014"
+      currency: USD
+    inputTokens: 100
+    outputTokens: 20
+    totalTokens: 120
+`
+
+func TestRunPrintsTheAnswer(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, answers)
+	got := capstan(t, "run", "-f", complete().written(t, url)).mustEnd(t, cli.ExitOK)
+	if got.out != "All is well.\n" {
+		t.Errorf("want the answer alone on standard output, have %q", got.out)
+	}
+	mustSay(t, got.err, "Completed, strategy DirectAnswer, 120 tokens, cost 0.00014 USD, ", " s\nSources: notes/a.md\n")
+	if strings.Contains(got.err, "Asking") {
+		t.Errorf("want no progress where nobody watches, have:\n%s", got.err)
+	}
+}
+
+func TestRunShowsProgressOnATerminal(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, "rules: [{when: {contains: up}, reply: {text: \"Fine.\\e[2J\"}}]")
+	got := call{terminal: true}.run(t.Context(), "run", "-f", complete().written(t, url)).mustEnd(t, cli.ExitOK)
+	mustSay(t, got.err, "Asking small of ModelProvider demo: What is up?\n")
+	if got.out != "Fine.[2J\n" {
+		t.Errorf("want an answer that cannot steer the terminal, have %q", got.out)
+	}
+}
+
+func TestRunPrintsTheTurnAsAClusterWritesIt(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, answers)
+	dir := complete().written(t, url)
+	out := capstan(t, "run", "-f", dir, "--now", noon, "-o", "yaml").mustEnd(t, cli.ExitOK)
+	var turn v1alpha1.Turn
+	asJSON := capstan(t, "run", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, cli.ExitOK)
+	if err := json.Unmarshal([]byte(asJSON.out), &turn); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(wantTurn, strings.Replace(out.out, string(turn.UID), "UID", 1)); diff != "" {
+		t.Errorf("want the whole Turn; -want +have:\n%s", diff)
+	}
+	if out.err != "" {
+		t.Errorf("want nothing beside the Turn where all went well, have:\n%s", out.err)
+	}
+	rendered := capstan(t, "render", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, cli.ExitOK)
+	mustSay(t, rendered.out, turn.Status.Preparation.PromptRenderHash, turn.Status.Preparation.PromptHash)
+}
+
+func TestRunSendsWhatRenderShows(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, answers)
+	dir := complete().written(t, url)
+	capstan(t, "run", "-f", dir, "--now", noon).mustEnd(t, cli.ExitOK)
+	var want, sent struct {
+		Messages []struct{ Role, Content string }
+	}
+	out := capstan(t, "render", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, cli.ExitOK).out
+	if err := json.Unmarshal([]byte(out), &want); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(model.Requests()[0].Body, &sent); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, sent); diff != "" {
+		t.Errorf("want the model to get what was rendered; -rendered +sent:\n%s", diff)
+	}
+}
+
+func TestRunPrintsLongAnswersWhole(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, "rules: [{reply: {text: 0123456789abcdef, repeat: 4096, chunkChars: 8192, ignoreMaxTokens: true}}]")
+	dir := complete().written(t, url)
+	whole := strings.Repeat("0123456789abcdef", 4096)
+	if got := capstan(t, "run", "-f", dir).mustEnd(t, cli.ExitOK); got.out != whole+"\n" {
+		t.Errorf("want all %d bytes of the answer, have %d", len(whole)+1, len(got.out))
+	}
+	var turn v1alpha1.Turn
+	if err := json.Unmarshal([]byte(capstan(t, "run", "-f", dir, "-o", "json").mustEnd(t, cli.ExitOK).out), &turn); err != nil {
+		t.Fatal(err)
+	}
+	if r := turn.Status.Result; r.Text != whole[:32<<10] || !r.Truncated || r.Bytes != 64<<10 {
+		t.Errorf("want the first 32 KiB of 64 in the Turn, have %d of %d, truncated: %t", len(r.Text), r.Bytes, r.Truncated)
+	}
+}
+
+func TestRunTakesKeysFromTheEnvironment(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, answers)
+	f := complete()
+	delete(f, "secret.yaml")
+	got := call{env: map[string]string{"MODEL_KEY": key}}.run(t.Context(),
+		"run", "-f", f.written(t, url), "--env-secret", "model-key/apiKey=MODEL_KEY").mustEnd(t, cli.ExitOK)
+	if got.out != "All is well.\n" || strings.Contains(got.err, key) {
+		t.Errorf("want the answer and no key, have:\n%s%s", got.out, got.err)
+	}
+}
+
+func TestRunFallsBackAlongTheChain(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, "models: [spare]\nrules: [{reply: {text: Here.}}]")
+	dir := complete().with(t, "agent.yaml", "    model: small\n",
+		"    model: small\n  - {providerRef: {name: demo}, model: spare}\n").written(t, url)
+	got := call{terminal: true}.run(t.Context(), "run", "-f", dir).mustEnd(t, cli.ExitOK)
+	mustSay(t, got.err, "Asking small of", "Asking spare of", "demo/spare answered in place of demo/small")
+}
+
+func TestRunHonoursWhatTheTurnAsks(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		reason, spec string
+		code         int
+		reasonInTurn string
+		err          string
+	}{
+		"Cancelled": {
+			"a cancelled Turn never runs", "desiredState: Cancelled", cli.ExitFailed, "Cancelled",
+			"Turn default/first: Cancelled: the turn was cancelled before it ran",
+		},
+		"Suspended": {
+			"a suspended Turn waits", "desiredState: Suspended", cli.ExitFailed, "Suspended",
+			"Turn default/first: Suspended: the turn is suspended; set desiredState to Active to go on",
+		},
+		"PrepareOnly": {"only the prompt is made, which takes no Secret", "execution: PrepareOnly", cli.ExitOK, "Prepared", "Prepared, "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			model, url := fake(t, answers)
+			f := complete().with(t, "turn.yaml", "message:", tc.spec+"\n  message:")
+			delete(f, "secret.yaml")
+			dir := f.written(t, url)
+			text := capstan(t, "run", "-f", dir).mustEnd(t, tc.code)
+			mustSay(t, text.err, tc.err)
+			turn := capstan(t, "run", "-f", dir, "-o", "json").mustEnd(t, tc.code)
+			mustSay(t, turn.out, `"reason": "`+tc.reasonInTurn+`"`)
+			if n := model.Stats().Requests; n != 0 || text.out != "" {
+				t.Errorf("%s: want no request and no answer, have %d and %q", tc.reason, n, text.out)
+			}
+		})
+	}
+}
+
+func TestQuickstartRuns(t *testing.T) {
+	t.Parallel()
+	rules, err := os.ReadFile(filepath.Join("..", "..", "hack", "fakemodel", "rules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	model, url := fake(t, string(rules))
+	quickstart := files{}
+	names, err := filepath.Glob(filepath.Join("..", "..", "examples", "quickstart", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		quickstart[filepath.Base(name)] = strings.ReplaceAll(string(text), "http://127.0.0.1:8089/v1", "BASEURL")
+	}
+	got := capstan(t, "run", "-f", quickstart.written(t, url)).mustEnd(t, cli.ExitOK)
+	mustSay(t, got.out, "found 2 things that may answer “What are my open loops?”")
+	mustSay(t, got.err, "Sources: tickets/1042.md, tickets/1057.md")
+	if n := model.Stats().ByOutcome[server.OutcomeAnswered]; n != 1 {
+		t.Errorf("want one request, have %d", n)
+	}
+}

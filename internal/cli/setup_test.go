@@ -1,0 +1,196 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/internal/cli"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// key is the credential of the tests; no output may hold it.
+const key = "sk-very-secret-4711"
+
+// noon is the time that tests fix.
+const noon = "2026-04-09T12:00:00Z"
+
+// manifests of one Turn. BASEURL stands for the model server.
+const (
+	agentYAML = `apiVersion: capstan.dev/v1alpha1
+kind: Agent
+metadata: {name: support}
+spec:
+  description: Answers questions.
+  promptProfileRef: {name: support}
+  models:
+  - providerRef: {name: demo}
+    model: small
+  limits: {timeoutSeconds: 30}
+`
+	profileYAML = `apiVersion: capstan.dev/v1alpha1
+kind: PromptProfile
+metadata: {name: support}
+spec:
+  id: helpdesk.support
+  version: 1.0.0
+  variables:
+  - {name: product, default: the helpdesk, trust: Trusted}
+  identity: {assistantName: Ada}
+  instructions: Answer questions about {{ .product }}.
+  overrides: {behavior: Be brief.}
+`
+	providerYAML = `apiVersion: capstan.dev/v1alpha1
+kind: ModelProvider
+metadata: {name: demo}
+spec:
+  type: OpenAI
+  baseURL: BASEURL
+  credentialsRef: {name: model-key, key: apiKey}
+  models:
+  - name: small
+    pricing: {currency: USD, inputPerMillion: "1", outputPerMillion: "2"}
+  retry: {maxAttempts: 1}
+`
+	secretYAML = `apiVersion: v1
+kind: Secret
+metadata: {name: model-key}
+stringData: {apiKey: ` + key + `}
+`
+	turnYAML = `apiVersion: capstan.dev/v1alpha1
+kind: Turn
+metadata: {name: first}
+spec:
+  agentRef: {name: support}
+  message: What is up?
+  context:
+    facts:
+    - {id: f1, text: Nothing much., source: notes/a.md}
+`
+)
+
+// files are manifests by the name of their file.
+type files map[string]string
+
+// complete is all that a run needs.
+func complete() files {
+	return files{
+		"agent.yaml": agentYAML, "profile.yaml": profileYAML, "provider.yaml": providerYAML,
+		"secret.yaml": secretYAML, "turn.yaml": turnYAML,
+	}
+}
+
+// with returns the files with one text of one of them replaced.
+func (f files) with(t *testing.T, name, old, replacement string) files {
+	t.Helper()
+	if !strings.Contains(f[name], old) {
+		t.Fatalf("%s must hold %q", name, old)
+	}
+	f[name] = strings.Replace(f[name], old, replacement, 1)
+	return f
+}
+
+// written puts files into a new directory and returns it.
+func (f files) written(t *testing.T, baseURL string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range f {
+		text = strings.ReplaceAll(text, "BASEURL", baseURL)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// nowhere is a base URL for tests that ask no model.
+const nowhere = "http://127.0.0.1:1/v1"
+
+// fake serves a model by rules and returns its base URL.
+func fake(t *testing.T, rules string) (model *server.Server, baseURL string) {
+	t.Helper()
+	cfg, err := server.ParseConfig([]byte(rules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if model, err = server.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	web := httptest.NewServer(model)
+	t.Cleanup(web.Close)
+	t.Cleanup(model.Close) // runs before web.Close, which would wait for hangs
+	return model, web.URL + "/v1"
+}
+
+// output is what a command line left behind.
+type output struct {
+	code     int
+	out, err string
+}
+
+// call is a command line in its surroundings.
+type call struct {
+	stdin    string
+	env      map[string]string
+	terminal bool
+	program  string
+}
+
+// run executes the command line until it ends.
+func (c call) run(ctx context.Context, args ...string) output {
+	var out, errOut bytes.Buffer
+	code := cli.Execute(ctx, cli.Environment{
+		Program: c.program, Version: "v1.2.3", In: strings.NewReader(c.stdin), Out: &out, Err: &errOut,
+		OutIsTerminal: c.terminal, ErrIsTerminal: c.terminal,
+		LookupEnv: func(name string) (string, bool) { value, ok := c.env[name]; return value, ok },
+		Now:       ticking(),
+	}, args)
+	return output{code, out.String(), errOut.String()}
+}
+
+// ticking returns a clock that is half a second later each time it is asked.
+func ticking() func() time.Time {
+	var mu sync.Mutex
+	now := time.Date(2026, 4, 9, 12, 0, 0, 0, time.UTC)
+	return func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		now = now.Add(500 * time.Millisecond)
+		return now
+	}
+}
+
+// capstan executes a plain command line.
+func capstan(t *testing.T, args ...string) output {
+	t.Helper()
+	return call{}.run(t.Context(), args...)
+}
+
+// mustSay fails unless the text holds all parts.
+func mustSay(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("want %q in the output, have:\n%s", part, text)
+		}
+	}
+}
+
+// mustEnd fails unless the exit code is as wanted.
+func (o output) mustEnd(t *testing.T, code int) output {
+	t.Helper()
+	if o.code != code {
+		t.Fatalf("want exit code %d, have %d; stdout:\n%s\nstderr:\n%s", code, o.code, o.out, o.err)
+	}
+	return o
+}

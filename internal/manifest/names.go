@@ -1,0 +1,41 @@
+package manifest
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Origin returns the file an object was read from, and the line its document begins at, counted from 1; the line is 0 if
+// the file holds no other document. Both are zero for an object that no manifest holds, such as a Secret made from the
+// environment.
+func (s *Set) Origin(kind, namespace, name string) (file string, line int) {
+	at := s.origins[objectKey{kind, types.NamespacedName{Namespace: namespace, Name: name}}]
+	return at.file, at.line
+}
+
+// Names returns the objects of a kind as NAMESPACE/NAME, sorted; none for a kind that a Set does not hold.
+func (s *Set) Names(kind string) []string {
+	switch kind {
+	case "Agent":
+		return names(s.agents)
+	case "PromptProfile":
+		return names(s.profiles)
+	case "ModelProvider":
+		return names(s.providers)
+	case "Turn":
+		return names(s.turns)
+	case "Secret":
+		return names(s.secrets)
+	}
+	return nil
+}
+
+func names[T any](objects map[types.NamespacedName]T) []string {
+	all := make([]string, 0, len(objects))
+	for name := range objects {
+		all = append(all, name.String())
+	}
+	slices.Sort(all)
+	return all
+}
