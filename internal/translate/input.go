@@ -59,8 +59,11 @@ func Location(a *v1alpha1.Agent) (*time.Location, error) {
 }
 
 // Preparation returns what the messages of a Turn are made of; now is the time they speak of. It fails for an unknown
-// time zone.
+// time zone and for a spec that is too large.
 func Preparation(t *v1alpha1.Turn, a *v1alpha1.Agent, p *v1alpha1.PromptProfile, now time.Time) (prepare.Input, error) {
+	if err := t.Spec.CheckSize(); err != nil {
+		return prepare.Input{}, fmt.Errorf("Turn %q: %w", t.Name, err) //nolint:staticcheck // because it begins with the name of a kind
+	}
 	loc, err := Location(a)
 	if err != nil {
 		return prepare.Input{}, err

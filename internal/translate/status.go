@@ -179,7 +179,7 @@ func preview(text string) string {
 			return r
 		}
 		return -1
-	}, strings.Join(strings.Fields(cut(text, 8*maxPreviewChars)), " "))
+	}, strings.Join(strings.Fields(cut(strings.TrimSpace(text), 8*maxPreviewChars)), " "))
 	if runes := []rune(line); len(runes) > maxPreviewChars {
 		return string(runes[:maxPreviewChars-1]) + "…"
 	}
@@ -203,10 +203,10 @@ func cutJSON(text string, most int) string {
 	size := 0
 	for at, r := range text {
 		switch {
+		case r == '"', r == '\\', r == '\b', r == '\f', r == '\n', r == '\r', r == '\t':
+			size += 2
 		case r < 0x20, r == '<', r == '>', r == '&', r == '\u2028', r == '\u2029', r == utf8.RuneError:
 			size += 6
-		case r == '"', r == '\\':
-			size += 2
 		default:
 			size += utf8.RuneLen(r)
 		}

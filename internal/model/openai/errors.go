@@ -9,18 +9,11 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"unicode"
 
 	api "github.com/sashabaranov/go-openai"
 
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
-
-// maxDetail bounds the part of a message that an endpoint wrote, in code points.
-const maxDetail = 300
-
-// minSecret is the shortest text that is taken for a secret when messages are cleaned.
-const minSecret = 4
 
 // classify turns any error of a request into a *model.Error with a message for people, free of secrets.
 func (p *Provider) classify(ctx context.Context, err error, note *response, usage model.Usage) *model.Error {
@@ -60,7 +53,7 @@ func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return as(model.Network, "the connection broke before the answer was finished")
 	case isSyntax, isType, errors.Is(err, api.ErrTooManyEmptyStreamMessages):
-		return as(model.Malformed, "the response is not of the chat-completions protocol%s", note.unlikely())
+		return as(model.Malformed, "the response is not of the chat-completions protocol%s", p.unlikely(note))
 	case isNet && netErr.Timeout():
 		return as(model.Timeout, "no connection within %s: %s", p.cfg.ConnectTimeout, p.clean(rootCause(err)))
 	case isNet || note.status != 0:
@@ -92,7 +85,7 @@ func (p *Provider) refusal(status int, code, detail string) *model.Error {
 		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...) + said}
 	}
 	switch {
-	case strings.Contains(code, "context_length"):
+	case isContextLength(status, code, detail):
 		return as(model.ContextLength, "the prompt is longer than the model's context window")
 	case strings.Contains(code, "content_filter"), strings.Contains(code, "content_policy"):
 		return as(model.ContentFiltered, "the content filter refused the request")
@@ -112,32 +105,17 @@ func (p *Provider) refusal(status int, code, detail string) *model.Error {
 	return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
 }
 
+// isContextLength knows the codes of OpenAI and llama.cpp, and the words of vLLM, which has no code for it.
+func isContextLength(status int, code, detail string) bool {
+	return strings.Contains(code, "context_length") || strings.Contains(code, "exceed_context") ||
+		status == http.StatusBadRequest && strings.Contains(strings.ToLower(detail), "maximum context length")
+}
+
 func (p *Provider) credentials() string {
 	if p.cfg.CredentialsFrom == "" {
 		return "whether the endpoint needs a key: the ModelProvider has no credentialsRef"
 	}
 	return p.cfg.CredentialsFrom
-}
-
-// clean makes a text of the endpoint fit for a message. Secrets go first: some endpoints repeat them in their messages,
-// and shortening could leave a part of one.
-func (p *Provider) clean(text string) string { return clean(p.redact(text)) }
-
-func (p *Provider) redact(text string) string {
-	for _, secret := range append([]string{p.cfg.APIKey}, values(p.cfg.Headers)...) {
-		if len(secret) >= minSecret {
-			text = strings.ReplaceAll(text, secret, "[redacted]")
-		}
-	}
-	return text
-}
-
-func values(m map[string]string) []string {
-	all := make([]string, 0, len(m))
-	for _, v := range m {
-		all = append(all, v)
-	}
-	return all
 }
 
 // rootCause is the innermost error: the outer ones repeat the URL.
@@ -149,19 +127,4 @@ func rootCause(err error) string {
 		}
 		err = inner
 	}
-}
-
-// clean makes a text of an endpoint fit for a status message: one line, printable, bounded.
-func clean(text string) string {
-	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "\uFFFD")), " ")
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return -1
-	}, text)
-	if runes := []rune(text); len(runes) > maxDetail {
-		return string(runes[:maxDetail]) + "..."
-	}
-	return text
 }

@@ -53,6 +53,8 @@ func New(cfg Config) *Provider {
 	}
 	config := api.DefaultConfig(cfg.APIKey)
 	config.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
+	// Lines that are no events are bounded by MaxReplyBytes, as all that is read.
+	config.EmptyMessagesLimit = MaxReplyBytes
 	config.HTTPClient = &http.Client{
 		Transport: &transport{base: base, headers: cfg.Headers, anonymous: cfg.APIKey == "", idle: cfg.IdleTimeout},
 		// A redirect would carry the headers, and so their secrets, to another host.
@@ -66,7 +68,7 @@ func (p *Provider) Close() { p.transport.CloseIdleConnections() }
 
 // Generate asks for one reply. All errors are *model.Error.
 func (p *Provider) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
-	note := &response{}
+	note := &response{wanted: eventStream}
 	reply, err := p.stream(withResponse(ctx, note), req, note)
 	if err != nil {
 		return model.Reply{}, p.classify(ctx, err, note, reply.Usage)
@@ -77,7 +79,7 @@ func (p *Provider) Generate(ctx context.Context, req model.Request) (model.Reply
 // Probe asks the endpoint for its list of models, which costs nothing. It returns nil if the endpoint answers, also if
 // it keeps no such list, else a *model.Error.
 func (p *Provider) Probe(ctx context.Context) error {
-	note := &response{}
+	note := &response{wanted: jsonObject}
 	_, err := p.client.ListModels(withResponse(ctx, note))
 	if err == nil || note.status == http.StatusNotFound || note.status == http.StatusMethodNotAllowed {
 		return nil
@@ -101,7 +103,7 @@ func (p *Provider) stream(ctx context.Context, req model.Request, note *response
 		chunk, err := stream.Recv()
 		if err != nil {
 			reply.Text = text.String()
-			return finished(reply, finish, refused, err, note)
+			return p.finished(reply, finish, refused, err, note)
 		}
 		if chunk.Usage != nil {
 			reply.Usage = usageOf(*chunk.Usage)
@@ -120,11 +122,11 @@ func (p *Provider) stream(ctx context.Context, req model.Request, note *response
 }
 
 // finished judges a stream by how it ended. After a finish reason the answer is whole, whatever became of the connection.
-func finished(reply model.Reply, finish api.FinishReason, refused bool, end error, note *response) (model.Reply, error) {
+func (p *Provider) finished(reply model.Reply, finish api.FinishReason, refused bool, end error, note *response) (model.Reply, error) {
 	switch finish {
 	case "":
 		if errors.Is(end, io.EOF) {
-			return reply, malformed("the stream ended before the answer was finished%s", note.unlikely())
+			return reply, malformed("the stream ended before the answer was finished%s", p.unlikely(note))
 		}
 		return reply, end
 	case api.FinishReasonLength:
@@ -145,7 +147,7 @@ func finished(reply model.Reply, finish api.FinishReason, refused bool, end erro
 		return reply, malformed("the model called a tool, and it was offered none")
 	case api.FinishReasonNull:
 	}
-	return reply, malformed("the answer ended for an unknown reason, %q", clean(string(finish)))
+	return reply, malformed("the answer ended for an unknown reason, %q", p.clean(string(finish)))
 }
 
 func malformed(format string, args ...any) *model.Error {

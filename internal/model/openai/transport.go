@@ -19,6 +19,8 @@ var (
 
 // response is what the transport notes of a response that the library does not hand on.
 type response struct {
+	// wanted is the content type that was asked for.
+	wanted      string
 	status      int
 	contentType string
 	retryAfter  time.Duration
@@ -30,12 +32,18 @@ func withResponse(ctx context.Context, r *response) context.Context {
 	return context.WithValue(ctx, responseKey{}, r)
 }
 
-// unlikely says so if the response was no event stream, which points to a wrong base URL.
-func (r *response) unlikely() string {
-	if r.contentType == "" || r.contentType == "text/event-stream" {
+// The content types that are asked for.
+const (
+	eventStream = "text/event-stream"
+	jsonObject  = "application/json"
+)
+
+// unlikely says so if the response was not of the type that was asked for, which points to a wrong base URL.
+func (p *Provider) unlikely(r *response) string {
+	if r.contentType == "" || r.contentType == r.wanted {
 		return ""
 	}
-	return fmt.Sprintf(" (the endpoint sent %s, not an event stream: check baseURL)", clean(r.contentType))
+	return fmt.Sprintf(" (the endpoint sent %s, not %s: check baseURL)", p.clean(r.contentType), r.wanted)
 }
 
 // transport adds headers, ends a request on which nothing arrives, and bounds what is read.
@@ -72,7 +80,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		note.contentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
 		note.retryAfter = retryAfter(resp.Header)
 	}
-	resp.Body = &body{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, timer: timer, idle: t.idle, left: MaxReplyBytes}
+	b := &body{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, timer: timer, idle: t.idle, left: MaxReplyBytes}
+	if resp.Body = b; isEvents(resp.Header) {
+		resp.Body = newEvents(b)
+	}
 	return resp, nil
 }
 
@@ -89,6 +100,7 @@ type body struct {
 // Read reads, and starts the idle time anew when bytes arrive.
 func (b *body) Read(p []byte) (int, error) {
 	if b.left <= 0 {
+		b.end()
 		return 0, errTooLong
 	}
 	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
@@ -96,16 +108,24 @@ func (b *body) Read(p []byte) (int, error) {
 	if n > 0 {
 		b.timer.Reset(b.idle)
 	}
-	if err != nil && errors.Is(context.Cause(b.ctx), errIdle) {
-		err = errIdle
+	if err != nil {
+		if errors.Is(context.Cause(b.ctx), errIdle) {
+			err = errIdle
+		}
+		b.end()
 	}
 	return n, err
 }
 
-// Close closes the body and ends its request.
-func (b *body) Close() error {
+// end lets go of the request. It is called at the end of the body too: the library does not close that of a refusal.
+func (b *body) end() {
 	b.timer.Stop()
 	b.cancel(nil)
+}
+
+// Close closes the body and ends its request.
+func (b *body) Close() error {
+	b.end()
 	return b.ReadCloser.Close()
 }
 
@@ -117,9 +137,9 @@ func retryAfter(h http.Header) time.Duration {
 	var wait time.Duration
 	value := h.Get("Retry-After")
 	if ms, err := strconv.ParseInt(h.Get("Retry-After-Ms"), 10, 64); err == nil {
-		wait = time.Duration(min(ms, maxRetryAfter.Milliseconds())) * time.Millisecond
+		wait = time.Duration(min(max(0, ms), maxRetryAfter.Milliseconds())) * time.Millisecond
 	} else if s, err := strconv.ParseInt(value, 10, 64); err == nil {
-		wait = time.Duration(min(s, int64(maxRetryAfter.Seconds()))) * time.Second
+		wait = time.Duration(min(max(0, s), int64(maxRetryAfter.Seconds()))) * time.Second
 	} else if until, err := http.ParseTime(value); err == nil {
 		if date, err := http.ParseTime(h.Get("Date")); err == nil {
 			wait = until.Sub(date)

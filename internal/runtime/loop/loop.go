@@ -143,14 +143,16 @@ func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Ste
 				Step: 1, Provider: c.ProviderName, Model: c.Model, Reply: reply, DurationMS: took, Retry: attempt > 1,
 			})
 		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
 		failure := model.AsError(err)
-		if err := in.Log.Append(ctx, journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
+		// A request that was cut short was sent all the same: it counts, and so does what it used.
+		err = in.Log.Append(ctx, journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
 			Provider: c.ProviderName, Model: c.Model, Kind: failure.Kind, Message: failure.Message,
 			Usage: failure.Usage, DurationMS: took, Retry: attempt > 1,
-		}}); err != nil {
+		}})
+		if ctx.Err() != nil {
+			return nil, ended(ctx, err)
+		}
+		if err != nil {
 			return nil, err
 		}
 		if !failure.Kind.Retryable() {
@@ -159,10 +161,18 @@ func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Ste
 		if attempt >= c.Retry.MaxAttempts {
 			return nil, exhausted(failure, attempt)
 		}
-		if err := in.pause(ctx, failure, max(wait.NextBackOff(), failure.RetryAfter)); err != nil {
+		if err := in.pause(ctx, failure, max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter)); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// ended returns the cause of a context that ended, with the error of the journal if there is one.
+func ended(ctx context.Context, err error) error {
+	if err == nil {
+		return context.Cause(ctx)
+	}
+	return errors.Join(context.Cause(ctx), err)
 }
 
 func exhausted(failure *model.Error, attempts int) *model.Error {
@@ -199,7 +209,7 @@ func (in Input) safePoint(ctx context.Context) error {
 func (in Input) pause(ctx context.Context, failure *model.Error, wait time.Duration) error {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= wait {
 		e := *failure
-		e.Message = fmt.Sprintf("%s (the next attempt in %s would be after the turn's deadline)", failure.Message, wait.Round(time.Second))
+		e.Message = fmt.Sprintf("%s (the next attempt in %s would be after the turn's deadline)", failure.Message, rounded(wait))
 		return &e
 	}
 	timer := time.NewTimer(wait)
@@ -212,4 +222,12 @@ func (in Input) pause(ctx context.Context, failure *model.Error, wait time.Durat
 	case <-in.Interrupt:
 		return ErrInterrupted
 	}
+}
+
+// rounded shortens a duration to what people want to read.
+func rounded(d time.Duration) time.Duration {
+	if d < time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(time.Second)
 }

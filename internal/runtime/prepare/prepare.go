@@ -153,7 +153,7 @@ func Prepare(in Input) (*Prepared, error) {
 		},
 	}
 	for i := range p.Messages {
-		// Runs of invalid bytes become one U+FFFD each here; fences replace each byte.
+		// Runs of invalid bytes become one U+FFFD each here and in templates; fences replace each byte.
 		p.Messages[i].Content = strings.ToValidUTF8(p.Messages[i].Content, "\uFFFD")
 	}
 	p.Report.ReplacedBytes = replacedBytes(in)
@@ -162,6 +162,15 @@ func Prepare(in Input) (*Prepared, error) {
 
 func replacedBytes(in Input) int {
 	count := fence.InvalidBytes(in.Message)
+	for _, text := range []string{
+		in.Agent.Name, in.Agent.Description, in.Agent.Instructions,
+		in.Profile.AssistantName, in.Profile.SystemPrompt, in.Profile.DeveloperPrompt, in.Profile.Instructions,
+	} {
+		count += fence.InvalidBytes(text)
+	}
+	if b := in.Profile.Behavior; b != nil {
+		count += fence.InvalidBytes(*b)
+	}
 	for _, h := range in.History {
 		count += fence.InvalidBytes(h.Content)
 	}
@@ -194,7 +203,7 @@ func runtimeMetadata(in Input) string {
 		"- provider: " + fence.Line(in.Provider),
 		"- model: " + fence.Line(in.Model),
 		"- today: " + in.Now.Format(time.DateOnly),
-		"- tomorrow: " + in.Now.AddDate(0, 0, 1).Format(time.DateOnly),
+		"- tomorrow: " + prompt.Day(in.Now, 1).Format(time.DateOnly),
 		"Take the date from here; use no tool to find it out.",
 	}, "\n")
 }
@@ -268,7 +277,7 @@ func NewScope(agent prompt.Agent, turnName, turnNamespace string) prompt.Scope {
 }
 
 func variableNames(variables []Variable) []string {
-	names := make([]string, 0, len(variables))
+	var names []string // nil if there are none, as it comes back from JSON
 	for _, v := range variables {
 		names = append(names, v.Name)
 	}

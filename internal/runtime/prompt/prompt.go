@@ -74,7 +74,23 @@ type Report struct {
 type section struct {
 	name, tag string
 	dynamic   bool
-	render    func(Input) (body string, keep bool, err error)
+	render    func(*rendering) (body string, keep bool, err error)
+}
+
+// rendering is one making of a prompt.
+type rendering struct {
+	Input
+	// noticed is true when a section has said what a fence is.
+	noticed bool
+}
+
+// notice returns the texts with the notice before them if they need it and no section had it yet.
+func (r *rendering) notice(fenced bool, parts []string) []string {
+	if !fenced || r.noticed {
+		return parts
+	}
+	r.noticed = true
+	return append([]string{fence.Notice}, parts...)
 }
 
 // sections of the prompt in their order; the dynamic ones come last.
@@ -90,9 +106,10 @@ var sections = []section{
 func Make(in Input) (System, error) {
 	var stable, dynamic []string
 	var report Report
+	r := &rendering{Input: in}
 	for _, s := range sections {
 		report.SectionsAsked = append(report.SectionsAsked, s.name)
-		body, keep, err := s.render(in)
+		body, keep, err := s.render(r)
 		if err != nil {
 			return System{}, err
 		}
@@ -121,12 +138,12 @@ func Make(in Input) (System, error) {
 	return System{Text: text, Report: report}, nil
 }
 
-func renderAgent(in Input) (string, bool, error) {
-	name := in.Profile.AssistantName
-	if strings.TrimSpace(name) == "" {
-		name = in.Agent.Name
+func renderAgent(in *rendering) (string, bool, error) {
+	name := fence.Line(in.Profile.AssistantName)
+	if name == "" {
+		name = fence.Line(in.Agent.Name)
 	}
-	lines := []string{"- Name: " + fence.Line(name)}
+	lines := []string{"- Name: " + name}
 	if d := fence.Line(in.Agent.Description); d != "" {
 		lines = append(lines, "- Description: "+d)
 	}
@@ -143,7 +160,7 @@ const (
 	FieldAgentInstructions = "Agent spec.instructions"
 )
 
-func renderInstructions(in Input) (string, bool, error) {
+func renderInstructions(in *rendering) (string, bool, error) {
 	p := in.Profile
 	if strings.TrimSpace(p.SystemPrompt+p.DeveloperPrompt+p.Instructions) == "" {
 		return "", false, &TemplateError{Field: "PromptProfile spec", Reason: "at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not blank"}
@@ -165,25 +182,28 @@ func renderInstructions(in Input) (string, bool, error) {
 			fenced = fenced || untrusted
 		}
 	}
-	if fenced {
-		parts = append([]string{fence.Notice}, parts...)
-	}
-	return strings.Join(parts, "\n\n"), false, nil
+	return strings.Join(in.notice(fenced, parts), "\n\n"), false, nil
 }
 
-func renderBehavior(in Input) (string, bool, error) {
+func renderBehavior(in *rendering) (string, bool, error) {
 	if in.Profile.Behavior == nil {
 		return behaviorChat, false, nil
 	}
-	body, _, err := in.Scope.render(FieldBehavior, *in.Profile.Behavior)
-	return body, true, err
+	body, untrusted, err := in.Scope.render(FieldBehavior, *in.Profile.Behavior)
+	return strings.Join(in.notice(untrusted, []string{body}), "\n\n"), true, err
 }
 
-func renderEnvironment(in Input) (string, bool, error) {
+func renderEnvironment(in *rendering) (string, bool, error) {
 	day := func(offset int) string {
-		d := in.Now.AddDate(0, 0, offset)
-		return d.Format("Monday, January 2, 2006 (2006-01-02)")
+		return Day(in.Now, offset).Format("Monday, January 2, 2006 (2006-01-02)")
 	}
 	return fmt.Sprintf("- Today: %s\n- Current time: %s\n- Yesterday: %s\n- Tomorrow: %s",
 		day(0), in.Now.Format("15:04 MST"), day(-1), day(1)), false, nil
+}
+
+// Day returns the calendar day so many days after that of a time, in the zone of the time. The result is good for
+// formatting its date only: it is noon in UTC, because the same hour of another day need not exist where clocks change.
+func Day(t time.Time, offset int) time.Time {
+	year, month, day := t.Date()
+	return time.Date(year, month, day+offset, 12, 0, 0, 0, time.UTC)
 }

@@ -59,7 +59,14 @@ type Scope struct {
 // templates that call templates this bounds the time and the size of a rendering by the size of the text.
 var functions = []string{"and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "len"}
 
-// render executes one text. usedUntrusted reports that a fenced value was inserted.
+// untrusted is a value that templates compare and test as it came, and print in a fence.
+type untrusted string
+
+// String returns the value, cleaned and fenced.
+func (u untrusted) String() string { return fence.UntrustedInline(string(u)) }
+
+// render executes one text. usedUntrusted reports that the text uses a value that is printed in a fence. What it
+// returns is valid UTF-8.
 func (s Scope) render(field, text string) (out string, usedUntrusted bool, err error) {
 	tmpl, err := template.New(field).Option("missingkey=error").Parse(text)
 	if err != nil {
@@ -70,16 +77,16 @@ func (s Scope) render(field, text string) (out string, usedUntrusted bool, err e
 		c.list(tmpl.Root)
 	}
 	if len(tmpl.Templates()) > 1 {
-		c.failAt(0, "{{ define }} and {{ block }} are not available: write the text where it is used")
+		c.failAt(c.definition(), "{{ define }} is not available: write the text where it is used")
 	}
 	if c.err != nil {
 		return "", false, c.err
 	}
 	buf := &boundedBuffer{}
 	if err := tmpl.Execute(buf, s.data()); err != nil {
-		return "", false, execError(field, err)
+		return "", false, execError(field, text, err)
 	}
-	return buf.String(), c.untrusted, nil
+	return strings.ToValidUTF8(buf.String(), "\uFFFD"), c.untrusted, nil
 }
 
 func (s Scope) data() map[string]any {
@@ -88,7 +95,7 @@ func (s Scope) data() map[string]any {
 		if v.Trusted {
 			data[name] = v.Text
 		} else {
-			data[name] = fence.UntrustedInline(v.Text)
+			data[name] = untrusted(v.Text)
 		}
 	}
 	for name, fields := range s.Objects {
@@ -130,6 +137,16 @@ func (c *checker) failAt(pos parse.Pos, format string, args ...any) {
 	c.err = &TemplateError{Field: c.field, Line: line, Column: column, Reason: fmt.Sprintf(format, args...)}
 }
 
+var define = regexp.MustCompile(`\{\{-?\s*define\b`)
+
+// definition returns where the first template is defined; the parser keeps no place of it.
+func (c *checker) definition() parse.Pos {
+	if at := define.FindStringIndex(c.text); at != nil {
+		return parse.Pos(at[0])
+	}
+	return 0
+}
+
 func (c *checker) list(l *parse.ListNode) {
 	if l == nil {
 		return
@@ -151,6 +168,9 @@ func (c *checker) list(l *parse.ListNode) {
 
 // action names the action of a node, such as {{ range }}.
 func action(n parse.Node) string {
+	if n.Type() == parse.NodeTemplate {
+		return "{{ template }} or {{ block }}" // the parser makes the same node of both
+	}
 	word, _, _ := strings.Cut(strings.Trim(n.String(), "{} "), " ")
 	return "{{ " + word + " }}"
 }
@@ -166,7 +186,11 @@ func (c *checker) pipe(p *parse.PipeNode) {
 func (c *checker) arg(n parse.Node) {
 	switch n := n.(type) {
 	case *parse.FieldNode:
-		c.name(n.Position(), n.Ident)
+		pos := n.Position()
+		if len(n.Ident) > 1 {
+			pos -= parse.Pos(len(n.Ident[0]) + 1) // the parser gives the place of the second name
+		}
+		c.name(pos, n.Ident)
 	case *parse.VariableNode:
 		if n.Ident[0] == "$" && len(n.Ident) > 1 {
 			c.name(n.Position(), n.Ident[1:])
@@ -230,7 +254,7 @@ func parseError(field, text string, err error) error {
 	return e
 }
 
-func execError(field string, err error) error {
+func execError(field, text string, err error) error {
 	if errors.Is(err, errTooLong) {
 		return &TemplateError{Field: field, Reason: fmt.Sprintf("renders to more than %d bytes: shorten the text or the values", MaxRenderedBytes)}
 	}
@@ -240,6 +264,10 @@ func execError(field string, err error) error {
 	}
 	line, _ := strconv.Atoi(m[1]) // the expression matches digits only
 	column, _ := strconv.Atoi(m[2])
+	if lines := strings.Split(text, "\n"); line >= 1 && line <= len(lines) {
+		before := lines[line-1] // text/template counts bytes
+		column = utf8.RuneCountInString(before[:min(column, len(before))])
+	}
 	return &TemplateError{Field: field, Line: line, Column: column + 1, Reason: "template error: " + m[3]}
 }
 

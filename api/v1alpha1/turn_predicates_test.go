@@ -1,0 +1,152 @@
+package v1alpha1
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var (
+	created = time.Date(2026, 6, 11, 15, 0, 0, 0, time.UTC)
+	ended   = created.Add(90 * time.Second)
+)
+
+// turn returns a Turn with a main condition, changed by each of mutate.
+func turn(status metav1.ConditionStatus, reason string, mutate ...func(*Turn)) *Turn {
+	t := &Turn{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
+	if status != "" {
+		t.Status.Conditions = []metav1.Condition{{Type: "Succeeded", Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(ended)}}
+	}
+	for _, m := range mutate {
+		m(t)
+	}
+	return t
+}
+
+func boundTo(name string) func(*Turn) {
+	return func(t *Turn) { t.Status.Executor = &ExecutorBinding{Name: name, Epoch: 3} }
+}
+
+func TestState(t *testing.T) {
+	type state struct {
+		Finished        bool
+		Reason, BoundTo string
+		Epoch           int64
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		turn   *Turn
+		want   state
+	}{
+		"new":       {"nobody has looked at it", turn("", ""), state{}},
+		"waiting":   {"unknown is not the end", turn("Unknown", "Pending"), state{Reason: "Pending"}},
+		"running":   {"it is bound", turn("Unknown", "Running", boundTo("e")), state{Reason: "Running", BoundTo: "e", Epoch: 3}},
+		"suspended": {"a binding that was given up keeps its epoch", turn("Unknown", "Suspended", boundTo("")), state{Reason: "Suspended", Epoch: 3}},
+		"succeeded": {"an end binds nobody", turn("True", "Completed", boundTo("e")), state{Finished: true, Reason: "Completed", Epoch: 3}},
+		"failed":    {"False is an end too", turn("False", "Cancelled", boundTo("e")), state{Finished: true, Reason: "Cancelled", Epoch: 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := state{tc.turn.IsFinished(), tc.turn.StateReason(), tc.turn.BoundTo(), tc.turn.Epoch()}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestExpiryTime(t *testing.T) {
+	ttl := func(seconds int32) func(*Turn) {
+		return func(t *Turn) { t.Spec.TTLSecondsAfterFinished = &seconds }
+	}
+	completed := func(t *Turn) {
+		at := metav1.NewMicroTime(ended.Add(-500 * time.Millisecond))
+		t.Status.CompletionTime = &at
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		turn   *Turn
+		want   time.Time
+		ok     bool
+	}{
+		"kept":          {"without a time it is kept", turn("True", "Completed"), time.Time{}, false},
+		"running":       {"what has not ended does not expire", turn("Unknown", "Running", ttl(5)), time.Time{}, false},
+		"new":           {"nor what nobody has looked at", turn("", "", ttl(0)), time.Time{}, false},
+		"at once":       {"zero is a time", turn("True", "Completed", completed, ttl(0)), ended.Add(-500 * time.Millisecond), true},
+		"failed":        {"failed ones expire too, from their completion", turn("False", "ModelFailed", completed, ttl(60)), ended.Add(59500 * time.Millisecond), true},
+		"no completion": {"the condition tells the time where nothing else does", turn("True", "Completed", ttl(60)), ended.Add(time.Minute), true},
+		"a year":        {"the longest time fits", turn("True", "Completed", ttl(31536000)), ended.Add(365 * 24 * time.Hour), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, ok := tc.turn.ExpiryTime()
+			if !got.Equal(tc.want) || ok != tc.ok {
+				t.Errorf("ExpiryTime = %s, %t; want %s, %t: %s", got, ok, tc.want, tc.ok, tc.reason)
+			}
+		})
+	}
+}
+
+func TestWaitingSince(t *testing.T) {
+	reconciling := func(t *Turn) {
+		t.Status.Conditions = append(t.Status.Conditions, metav1.Condition{Type: "Reconciling", Status: "True", LastTransitionTime: metav1.NewTime(ended)})
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		turn   *Turn
+		want   time.Time
+	}{
+		"new":     {"a new Turn waits since its creation", turn("", ""), created},
+		"resumed": {"one that was suspended waits since it is Active again", turn("Unknown", "Pending", reconciling), ended},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.turn.WaitingSince(); !got.Equal(tc.want) {
+				t.Errorf("WaitingSince = %s, want %s: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+func TestLimits(t *testing.T) {
+	limits := func(timeout, start int32) *Limits {
+		l := &Limits{}
+		if timeout > 0 {
+			l.TimeoutSeconds = &timeout
+		}
+		if start > 0 {
+			l.StartingDeadlineSeconds = &start
+		}
+		return l
+	}
+	for name, tc := range map[string]struct {
+		reason         string
+		limits         []*Limits
+		timeout, start time.Duration
+	}{
+		"none":         {"the defaults", nil, time.Minute, time.Hour},
+		"absent":       {"absent limits limit nothing", []*Limits{nil, {}, nil}, time.Minute, time.Hour},
+		"one":          {"a limit may be above the default", []*Limits{nil, limits(86400, 604800)}, 24 * time.Hour, 7 * 24 * time.Hour},
+		"turn lowers":  {"the lowest wins", []*Limits{limits(5, 7), limits(30, 40)}, 5 * time.Second, 7 * time.Second},
+		"turn raises":  {"so a Turn never raises", []*Limits{limits(50, 70), limits(30, 40)}, 30 * time.Second, 40 * time.Second},
+		"each its own": {"one limit by each", []*Limits{limits(5, 0), limits(0, 40)}, 5 * time.Second, 40 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Timeout(tc.limits...); got != tc.timeout {
+				t.Errorf("Timeout = %s, want %s: %s", got, tc.timeout, tc.reason)
+			}
+			if got := StartingDeadline(tc.limits...); got != tc.start {
+				t.Errorf("StartingDeadline = %s, want %s: %s", got, tc.start, tc.reason)
+			}
+		})
+	}
+}
+
+func TestModelOfAProvider(t *testing.T) {
+	p := &ModelProvider{Spec: ModelProviderSpec{Models: []Model{{Name: "a"}, {Name: "b"}}}}
+	if got := p.Model("b"); got != &p.Spec.Models[1] {
+		t.Errorf("Model(b) = %v, want the entry itself", got)
+	}
+	if got := p.Model("c"); got != nil {
+		t.Errorf("Model(c) = %v, want nil: it is not listed", got)
+	}
+}

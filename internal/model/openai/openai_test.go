@@ -1,0 +1,213 @@
+package openai_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+func TestAnswers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, rules string
+		want          model.Reply
+	}{
+		"whole": {
+			"the chunks of a stream are one text", `rules: [{reply: {text: "Grüße, {{ .User }} 🙂", chunkChars: 1, usage: {promptTokens: 9, completionTokens: 4}}}]`,
+			model.Reply{Text: "Grüße, hello 🙂", FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 9, OutputTokens: 4}},
+		},
+		"usage": {
+			"details are parts of the whole", `rules: [{reply: {text: a, usage: {promptTokens: 9, completionTokens: 4, cachedTokens: 8, reasoningTokens: 3}}}]`,
+			model.Reply{Text: "a", FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 9, OutputTokens: 4, ReasoningTokens: 3, CacheReadTokens: 8}},
+		},
+		"cut off": {
+			"an answer that reached the limit says so", `rules: [{reply: {text: half, finishReason: length, usage: {promptTokens: 9, completionTokens: 4}}}]`,
+			model.Reply{Text: "half", FinishReason: model.FinishLength, Usage: model.Usage{InputTokens: 9, OutputTokens: 4}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, url := fake(t, tc.rules)
+			got, err := provider(t, url).Generate(t.Context(), request("hello"))
+			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
+				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
+			}
+		})
+	}
+}
+
+func TestStreamsOfOtherServers(t *testing.T) {
+	chunk := func(content, finish string) string {
+		return `{"choices":[{"index":0,"delta":{"content":"` + content + `"},"finish_reason":` + finish + `}]}`
+	}
+	for name, tc := range map[string]struct{ reason, body string }{
+		"no DONE":       {"what is finished is whole", events(chunk("yes", "null"), chunk("", `"stop"`))},
+		"other end":     {"some servers name the token", events(chunk("yes", `"eos_token"`), "[DONE]")},
+		"other choices": {"the first choice is the answer", events(`{"choices":[{"index":1,"delta":{"content":"no"},"finish_reason":"stop"}]}`, chunk("yes", `"stop"`), "[DONE]")},
+		"comments":      {"comments keep a connection open, however many", strings.Repeat(": thinking\n\n", 2000) + "event: message\nid: 1\nretry: 10\n" + events(chunk("yes", `"stop"`), "[DONE]")},
+		"long line":     {"a line longer than any buffer", ": " + strings.Repeat("x", 100000) + "\n\n" + events(chunk("yes"+strings.Repeat(" ", 100000), `"stop"`), "[DONE]")},
+		"CR LF":         {"lines of other systems", strings.ReplaceAll(events(chunk("yes", `"stop"`), "[DONE]"), "\n", "\r\n")},
+		"no last line":  {"an end without a line feed", strings.TrimRight(events(chunk("yes", `"stop"`), "[DONE]"), "\n")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := provider(t, raw(t, respond(200, tc.body, stream))).Generate(t.Context(), request("hello"))
+			if strings.TrimSpace(got.Text) != "yes" || got.FinishReason != model.FinishStop || err != nil {
+				t.Errorf("Generate = %.50q %s, %v; want yes: %s", got.Text, got.FinishReason, err, tc.reason)
+			}
+		})
+	}
+}
+
+func TestRequests(t *testing.T) {
+	zero, some, tokens := 0.0, 0.7, 64
+	type sent struct {
+		Authorization, Extra string
+		Temperature          *float64 `json:"temperature"`
+		MaxCompletionTokens  *int     `json:"max_completion_tokens"`
+		Stream               bool     `json:"stream"`
+		StreamOptions        struct {
+			IncludeUsage bool `json:"include_usage"`
+		} `json:"stream_options"`
+		Messages []struct{ Role, Name, Content string } `json:"messages"`
+	}
+	for name, tc := range map[string]struct {
+		reason     string
+		parameters model.Parameters
+		config     func(*openai.Config)
+		check      func(sent) bool
+	}{
+		"streamed":     {"always a stream, with usage", model.Parameters{}, nil, func(s sent) bool { return s.Stream && s.StreamOptions.IncludeUsage }},
+		"nothing":      {"what is not given is left to the endpoint", model.Parameters{}, nil, func(s sent) bool { return s.Temperature == nil && s.MaxCompletionTokens == nil }},
+		"zero":         {"a temperature of zero is sent", model.Parameters{Temperature: &zero}, nil, func(s sent) bool { return s.Temperature != nil && *s.Temperature < 1e-40 }},
+		"temperature":  {"as any other", model.Parameters{Temperature: &some}, nil, func(s sent) bool { return s.Temperature != nil && *s.Temperature == 0.7 }},
+		"tokens":       {"the limit is sent", model.Parameters{MaxOutputTokens: &tokens}, nil, func(s sent) bool { return s.MaxCompletionTokens != nil && *s.MaxCompletionTokens == 64 }},
+		"key":          {"the key is a bearer token", model.Parameters{}, nil, func(s sent) bool { return s.Authorization == "Bearer "+key }},
+		"no key":       {"no key, no header", model.Parameters{}, func(c *openai.Config) { c.APIKey = "" }, func(s sent) bool { return s.Authorization == "" }},
+		"header":       {"extra headers are sent", model.Parameters{}, func(c *openai.Config) { c.Headers = map[string]string{"X-Extra": "a b"} }, func(s sent) bool { return s.Extra == "a b" }},
+		"slash":        {"a slash at the end changes nothing", model.Parameters{}, func(c *openai.Config) { c.BaseURL += "//" }, func(s sent) bool { return s.Stream }},
+		"message name": {"names say what a message holds", model.Parameters{}, nil, func(s sent) bool { return s.Messages[1].Name == "user_message" && s.Messages[1].Role == "user" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bodies := make(chan sent, 1)
+			url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+				s := sent{Authorization: r.Header.Get("Authorization"), Extra: r.Header.Get("X-Extra")}
+				if err := json.NewDecoder(r.Body).Decode(&s); err != nil || r.URL.Path != "/v1/chat/completions" {
+					t.Errorf("request to %s: %v", r.URL.Path, err)
+				}
+				bodies <- s
+				respond(200, events(`{"choices":[{"index":0,"delta":{"content":"yes"},"finish_reason":"stop"}]}`, "[DONE]"), stream)(w, r)
+			})
+			var mutate []func(*openai.Config)
+			if tc.config != nil {
+				mutate = append(mutate, tc.config)
+			}
+			req := request("hello")
+			req.Parameters = tc.parameters
+			if _, err := provider(t, url, mutate...).Generate(t.Context(), req); err != nil {
+				t.Fatalf("Generate: %v", err)
+			}
+			if s := <-bodies; !tc.check(s) {
+				t.Errorf("sent %+v: %s", s, tc.reason)
+			}
+		})
+	}
+}
+
+func TestCancelEndsTheRequest(t *testing.T) {
+	for _, hang := range []string{"BeforeHeaders", "AfterHeaders"} {
+		t.Run(hang, func(t *testing.T) {
+			s, url := fake(t, `rules: [{fault: {hang: `+hang+`}}]`)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			errs := make(chan error, 1)
+			p := provider(t, url)
+			go func() {
+				_, err := p.Generate(ctx, request("hello"))
+				errs <- err
+			}()
+			if err := s.Wait(patient(t), func(s server.Stats) bool { return s.InFlight == 1 }); err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			cancel()
+			err := <-errs
+			if e, ok := errors.AsType[*model.Error](err); !ok || e.Kind != model.Cancelled || time.Since(begin) > time.Second {
+				t.Errorf("Generate: %v after %s, want Cancelled at once", err, time.Since(begin))
+			}
+			if err := s.Wait(patient(t), func(s server.Stats) bool { return s.Cancelled == 1 }); err != nil {
+				t.Errorf("the endpoint works on: %v", err)
+			}
+		})
+	}
+}
+
+func TestSlowAnswerIsNoIdleOne(t *testing.T) {
+	_, url := fake(t, `rules: [{reply: {text: "one answer in many pieces", chunkChars: 2}, fault: {chunkDelayMilliseconds: 40}}]`)
+	p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 300 * time.Millisecond })
+	got, err := p.Generate(t.Context(), request("hello"))
+	if err != nil || got.Text != "one answer in many pieces" {
+		t.Errorf("Generate = %q, %v; want the answer: only silence is a time-out", got.Text, err)
+	}
+}
+
+func TestConcurrentRequests(t *testing.T) {
+	s, url := fake(t, `rules: [{reply: {text: "You said {{ .User }}"}}]`)
+	p := provider(t, url)
+	var wg sync.WaitGroup
+	for _, word := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		wg.Go(func() {
+			for range 5 {
+				if got, err := p.Generate(t.Context(), request(word)); err != nil || got.Text != "You said "+word {
+					t.Errorf("Generate(%s) = %q, %v", word, got.Text, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := s.Stats().Requests; n != 40 {
+		t.Errorf("%d requests were sent, want 40: an adapter never retries", n)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	const prefix = `provider "demo": `
+	for name, tc := range map[string]struct {
+		reason string
+		handle http.HandlerFunc
+		want   said // zero: no error
+	}{
+		"a list":     {"the endpoint answers", respond(200, `{"object":"list","data":[]}`, "Content-Type: application/json"), said{}},
+		"no list":    {"many servers keep none", respond(404, ""), said{}},
+		"not so":     {"or not that way", respond(405, ""), said{}},
+		"refused":    {"the key is wrong", respond(401, `{"error":{"message":"No."}}`), said{Kind: model.Auth, Message: prefix + `the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo": No.`}},
+		"down":       {"the endpoint is down", respond(500, ""), said{Kind: model.Overloaded, Message: prefix + "the endpoint failed (HTTP 500)"}},
+		"page":       {"something else answers", respond(200, "<html>", "Content-Type: text/html"), said{Kind: model.Malformed, Message: prefix + "the response is not of the chat-completions protocol (the endpoint sent text/html, not application/json: check baseURL)"}},
+		"other JSON": {"JSON of another form", respond(200, `{"data":7}`, "Content-Type: application/json"), said{Kind: model.Malformed, Message: prefix + "the response is not of the chat-completions protocol"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := provider(t, raw(t, tc.handle)).Probe(t.Context())
+			var got said
+			if e, ok := errors.AsType[*model.Error](err); ok {
+				got = saidOf(e)
+			} else if err != nil {
+				t.Fatalf("Probe: %v, want a *model.Error", err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+	s, url := fake(t, `{apiKeys: [`+key+`]}`)
+	if err := provider(t, url).Probe(t.Context()); err != nil || s.Stats().Requests != 0 {
+		t.Errorf("Probe: %v and %d completions, want neither: a probe costs nothing", err, s.Stats().Requests)
+	}
+}

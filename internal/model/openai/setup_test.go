@@ -1,0 +1,114 @@
+package openai_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const key = "sk-demo-0123456789abcdefghijklmnopqrstuvwxyz"
+
+// fake starts a fake model with rules in YAML and returns it with the base URL it serves.
+func fake(t *testing.T, rules string) (*server.Server, string) {
+	t.Helper()
+	cfg, err := server.ParseConfig([]byte(rules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := server.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := httptest.NewServer(s)
+	t.Cleanup(web.Close)
+	t.Cleanup(s.Close)
+	return s, web.URL + "/v1"
+}
+
+// raw starts an HTTP server of one handler and returns its base URL.
+func raw(t *testing.T, handle http.HandlerFunc) string {
+	t.Helper()
+	web := httptest.NewServer(handle)
+	t.Cleanup(web.Close)
+	return web.URL + "/v1"
+}
+
+// respond answers every request with a status and a body; of headers, each is "name: value".
+func respond(status int, body string, headers ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		for _, h := range headers {
+			name, value, _ := strings.Cut(h, ": ")
+			w.Header().Set(name, value)
+		}
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body)) // a client that is gone shows in the test
+	}
+}
+
+// events is the body of an event stream of these data.
+func events(data ...string) string {
+	return "data: " + strings.Join(data, "\n\ndata: ") + "\n\n"
+}
+
+const stream = "Content-Type: text/event-stream"
+
+// provider returns a provider of a base URL that is closed when the test ends.
+func provider(t *testing.T, baseURL string, mutate ...func(*openai.Config)) *openai.Provider {
+	t.Helper()
+	cfg := openai.Config{
+		Name: "demo", BaseURL: baseURL, APIKey: key, CredentialsFrom: `key "apiKey" of Secret "demo"`,
+		ConnectTimeout: 5 * time.Second, IdleTimeout: 20 * time.Second,
+	}
+	for _, m := range mutate {
+		m(&cfg)
+	}
+	p := openai.New(cfg)
+	t.Cleanup(p.Close)
+	return p
+}
+
+func request(message string) model.Request {
+	return model.Request{Model: "small", Messages: []model.Message{
+		{Role: model.RoleSystem, Name: "system_prompt", Content: "Be brief."},
+		{Role: model.RoleUser, Name: "user_message", Content: message},
+	}}
+}
+
+// failure asks and returns the error, which must be a *model.Error without a part of the key.
+func failure(t *testing.T, p *openai.Provider) *model.Error {
+	t.Helper()
+	reply, err := p.Generate(t.Context(), request("hello"))
+	return check(t, reply, err)
+}
+
+func check(t *testing.T, reply model.Reply, err error) *model.Error {
+	t.Helper()
+	e, ok := errors.AsType[*model.Error](err)
+	if !ok {
+		t.Fatalf("Generate = %+v, %v; want a *model.Error", reply, err)
+	}
+	if strings.Contains(e.Message, key[8:20]) || strings.ContainsAny(e.Message, "\n\r\x00\x1b") {
+		t.Errorf("message %q holds a part of the key, or is not one printable line", e.Message)
+	}
+	return e
+}
+
+// patient returns a context that ends when the test does, or after long enough for anything to happen.
+func patient(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}

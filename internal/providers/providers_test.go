@@ -1,0 +1,303 @@
+package providers_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const secretValue = "sk-0123456789-very-secret"
+
+// world is what a cache reads from: Secrets, and a clock that stands still.
+type world struct {
+	mu    sync.Mutex
+	data  map[string][]byte // of the Secret "openai"; nil: there is none
+	err   error
+	reads int
+	now   time.Time
+}
+
+func (w *world) read(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reads++
+	if w.err != nil {
+		return nil, w.err
+	}
+	if w.data == nil || key != (types.NamespacedName{Namespace: "demo", Name: "openai"}) {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, key.Name)
+	}
+	return &corev1.Secret{Data: w.data}, nil
+}
+
+func (w *world) clock() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now
+}
+
+// set changes the world between two calls of the cache.
+func (w *world) set(change func(*world)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change(w)
+}
+
+func newWorld(t *testing.T, key string) (*world, *providers.Cache) {
+	t.Helper()
+	w := &world{data: map[string][]byte{"apiKey": []byte(key)}, now: time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)}
+	c := providers.NewCache(w.read, w.clock)
+	t.Cleanup(c.Close)
+	return w, c
+}
+
+func object(url string) *v1alpha1.ModelProvider {
+	return &v1alpha1.ModelProvider{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "main", UID: "1", Generation: 1},
+		Spec: v1alpha1.ModelProviderSpec{
+			Type: v1alpha1.ProviderTypeOpenAI, BaseURL: url,
+			CredentialsRef: &v1alpha1.SecretKeyReference{Name: "openai", Key: "apiKey"},
+			Timeouts:       v1alpha1.ProviderTimeouts{ConnectSeconds: 5, IdleSeconds: 20},
+		},
+	}
+}
+
+// endpoint serves an empty list of models and hands over the headers it was sent.
+func endpoint(t *testing.T) (url string, sent func(p *openai.Provider) http.Header) {
+	t.Helper()
+	headers := make(chan http.Header, 1)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		headers <- r.Header
+		_, _ = w.Write([]byte(`{"data":[]}`)) // a client that is gone shows in the test
+	}))
+	t.Cleanup(web.Close)
+	return web.URL + "/v1", func(p *openai.Provider) http.Header {
+		t.Helper()
+		t.Cleanup(p.Close)
+		if err := p.Probe(t.Context()); err != nil {
+			t.Fatalf("Probe: %v", err)
+		}
+		return <-headers
+	}
+}
+
+func mustGet(t *testing.T, c *providers.Cache, p *v1alpha1.ModelProvider) *openai.Provider {
+	t.Helper()
+	got, err := c.Get(t.Context(), p)
+	if err != nil {
+		t.Fatalf("Get: %v", err)
+	}
+	return got
+}
+
+func TestCredentials(t *testing.T) {
+	for name, tc := range map[string]struct{ reason, value, want string }{
+		"bare":     {"the key is sent as it is", secretValue, "Bearer " + secretValue},
+		"new line": {"what an editor adds is no part of it", "\n" + secretValue + " \r\n", "Bearer " + secretValue},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, c := newWorld(t, tc.value)
+			url, sent := endpoint(t)
+			if got := sent(mustGet(t, c, object(url))).Get("Authorization"); got != tc.want {
+				t.Errorf("Authorization is %q, want %q: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	w, c := newWorld(t, secretValue)
+	w.data["org"] = []byte("org-7\n")
+	plain := "as it is"
+	url, sent := endpoint(t)
+	p := object(url)
+	p.Spec.CredentialsRef = nil
+	p.Spec.Headers = []v1alpha1.Header{
+		{Name: "X-Plain", Value: &plain},
+		{Name: "X-Org", ValueFrom: &v1alpha1.HeaderSource{SecretKeyRef: v1alpha1.SecretKeyReference{Name: "openai", Key: "org"}}},
+	}
+	got := sent(mustGet(t, c, p))
+	want := map[string]string{"X-Plain": "as it is", "X-Org": "org-7", "Authorization": ""}
+	for name, value := range want {
+		if got.Get(name) != value {
+			t.Errorf("header %s is %q, want %q", name, got.Get(name), value)
+		}
+	}
+	p.Generation, p.Spec.Headers[1].ValueFrom.SecretKeyRef.Key = 2, "team"
+	const wantErr = `Secret "openai" in namespace "demo" has no key "team": add it`
+	if _, err := c.Get(t.Context(), p); err == nil || err.Error() != wantErr {
+		t.Errorf("Get: %v, want %q", err, wantErr)
+	}
+}
+
+func TestUnusableCredentials(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*world)
+		want   string
+	}{
+		"no Secret": {"the message says where to create it", func(w *world) { w.data = nil }, `Secret "openai" does not exist in namespace "demo": create it with key "apiKey"`},
+		"no key":    {"and what is missing in it", func(w *world) { w.data = map[string][]byte{"other": []byte(secretValue)} }, `Secret "openai" in namespace "demo" has no key "apiKey": add it`},
+		"empty":     {"an empty key is no key", func(w *world) { w.data["apiKey"] = nil }, `key "apiKey" of Secret "openai" in namespace "demo" is empty: put the credential there`},
+		"blank":     {"nor is white space", func(w *world) { w.data["apiKey"] = []byte(" \n") }, `key "apiKey" of Secret "openai" in namespace "demo" is empty: put the credential there`},
+		"umlaut":    {"a header holds ASCII only", func(w *world) { w.data["apiKey"] = []byte(secretValue + "ü") }, `key "apiKey" of Secret "openai" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
+		"two lines": {"on one line", func(w *world) { w.data["apiKey"] = []byte(secretValue + "\nmore") }, `key "apiKey" of Secret "openai" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
+		"binary":    {"and no binary", func(w *world) { w.data["apiKey"] = []byte(secretValue + "\xff") }, `key "apiKey" of Secret "openai" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, c := newWorld(t, secretValue)
+			w.set(tc.change)
+			_, err := c.Get(t.Context(), object("http://localhost/v1"))
+			failure, ok := errors.AsType[*providers.SecretError](err)
+			if !ok || failure.Secret != "openai" || failure.Key != "apiKey" {
+				t.Fatalf("Get: %v, want a SecretError that names Secret and key", err)
+			}
+			if diff := cmp.Diff(tc.want, err.Error()); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if strings.Contains(err.Error(), secretValue) {
+				t.Errorf("the error holds the secret: %v", err)
+			}
+			w.set(func(w *world) { w.data = map[string][]byte{"apiKey": []byte(secretValue)} })
+			if _, err := c.Get(t.Context(), object("http://localhost/v1")); err != nil {
+				t.Errorf("Get: %v, want the Secret as it is now: a failure is not kept", err)
+			}
+		})
+	}
+}
+
+func TestFailedReading(t *testing.T) {
+	w, c := newWorld(t, secretValue)
+	w.err = errors.New("the API server is away")
+	_, err := c.Get(t.Context(), object("http://localhost/v1"))
+	const want = `failed to read Secret "openai" in namespace "demo": the API server is away`
+	if _, ok := errors.AsType[*providers.SecretError](err); ok || err == nil || err.Error() != want {
+		t.Errorf("Get: %v, want %q, and no SecretError: the Secret may be there", err, want)
+	}
+}
+
+func TestCache(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason      string
+		change      func(*world, *v1alpha1.ModelProvider)
+		same        bool
+		reads       int
+		wantBearer  string
+		forgetFirst bool
+	}{
+		"at once":     {"nothing is read again", func(*world, *v1alpha1.ModelProvider) {}, true, 1, secretValue, false},
+		"almost 10 s": {"not before its time", func(w *world, _ *v1alpha1.ModelProvider) { w.now, w.data = w.now.Add(9999*time.Millisecond), nil }, true, 1, secretValue, false},
+		"after 10 s":  {"the same Secret gives the same provider and its connections", func(w *world, _ *v1alpha1.ModelProvider) { w.now = w.now.Add(10 * time.Second) }, true, 2, secretValue, false},
+		"rotated": {"a new key is used after 10 s", func(w *world, _ *v1alpha1.ModelProvider) {
+			w.now, w.data["apiKey"] = w.now.Add(10*time.Second), []byte("sk-new-key")
+		}, false, 2, "sk-new-key", false},
+		"spec changed":  {"a new generation counts at once", func(_ *world, p *v1alpha1.ModelProvider) { p.Generation, p.Spec.BaseURL = 2, p.Spec.BaseURL+"/" }, false, 2, secretValue, false},
+		"other object":  {"so does an object that was created anew", func(w *world, p *v1alpha1.ModelProvider) { p.UID, w.data["apiKey"] = "2", []byte("sk-new-key") }, false, 2, "sk-new-key", false},
+		"forgotten":     {"what was forgotten is made anew", func(*world, *v1alpha1.ModelProvider) {}, false, 2, secretValue, true},
+		"other version": {"a status write changes nothing", func(_ *world, p *v1alpha1.ModelProvider) { p.ResourceVersion = "9" }, true, 1, secretValue, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, c := newWorld(t, secretValue)
+			url, sent := endpoint(t)
+			p := object(url)
+			first := mustGet(t, c, p)
+			w.set(func(w *world) { tc.change(w, p) })
+			if tc.forgetFirst {
+				c.Forget(types.NamespacedName{Namespace: "demo", Name: "main"})
+			}
+			second := mustGet(t, c, p)
+			if (first == second) != tc.same || w.reads != tc.reads {
+				t.Errorf("the same provider: %t after %d reads, want %t after %d: %s", first == second, w.reads, tc.same, tc.reads, tc.reason)
+			}
+			if got := sent(second).Get("Authorization"); got != "Bearer "+tc.wantBearer {
+				t.Errorf("Authorization is %q, want the key %q: %s", got, tc.wantBearer, tc.reason)
+			}
+		})
+	}
+}
+
+func TestFreshReadsNow(t *testing.T) {
+	w, c := newWorld(t, secretValue)
+	p := object("http://localhost/v1")
+	first := mustGet(t, c, p)
+	w.set(func(w *world) { w.data["apiKey"] = []byte("sk-new-key") })
+	fresh, err := c.Fresh(t.Context(), p)
+	if err != nil || fresh == first || mustGet(t, c, p) != fresh || w.reads != 2 {
+		t.Errorf("Fresh: %v after %d reads, want the new key at once, and for all after it", err, w.reads)
+	}
+}
+
+func TestManyShareOneReading(t *testing.T) {
+	w, c := newWorld(t, secretValue)
+	p := object("http://localhost/v1")
+	var wg sync.WaitGroup
+	got := make([]*openai.Provider, 200)
+	for i := range got {
+		wg.Go(func() {
+			one, err := c.Get(t.Context(), p)
+			if err != nil {
+				t.Errorf("Get: %v", err)
+			}
+			got[i] = one
+		})
+	}
+	wg.Wait()
+	for _, one := range got {
+		if one != got[0] {
+			t.Fatal("there are two providers of one object: connections are not shared")
+		}
+	}
+	if w.reads != 1 {
+		t.Errorf("the Secret was read %d times by 200 callers, want once", w.reads)
+	}
+}
+
+func TestNamespacesAreApart(t *testing.T) {
+	_, c := newWorld(t, secretValue)
+	other := object("http://localhost/v1")
+	other.Namespace = "other"
+	mustGet(t, c, object("http://localhost/v1"))
+	const want = `Secret "openai" does not exist in namespace "other": create it with key "apiKey"`
+	if _, err := c.Get(t.Context(), other); err == nil || err.Error() != want {
+		t.Errorf("Get: %v, want %q: no object uses the Secret of another namespace", err, want)
+	}
+	c.Forget(types.NamespacedName{Namespace: "demo", Name: "unknown"}) // is no mistake
+}
+
+func TestUnusable(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cause error
+		want  model.Error
+	}{
+		"credentials": {&providers.SecretError{Secret: "s", Reason: "it is not there"}, model.Error{Kind: model.Auth, Message: `provider "main": it is not there`}},
+		"anything":    {errors.New("the API server is away"), model.Error{Kind: model.Network, Message: `provider "main": the API server is away`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := providers.Unusable("main", tc.cause).Generate(t.Context(), model.Request{})
+			e, ok := errors.AsType[*model.Error](err)
+			if !ok || e.Kind != tc.want.Kind || e.Message != tc.want.Message || !errors.Is(err, tc.cause) {
+				t.Errorf("Generate: %+v, want %+v with its cause", err, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,117 @@
+package canonical_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/canonical"
+)
+
+func TestJSON(t *testing.T) {
+	type tagged struct {
+		Z string `json:"z"`
+		A int    `json:"a,omitempty"`
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		value  any
+		want   string
+	}{
+		"keys":             {"keys are sorted at every depth", json.RawMessage(`{"b":{"d":1,"c":2},"a":[{"z":0,"y":0}]}`), `{"a":[{"y":0,"z":0}],"b":{"c":2,"d":1}}`},
+		"key bytes":        {"by their bytes, so that capitals come first", map[string]int{"a": 1, "B": 2, "é": 3, "_": 4}, `{"B":2,"_":4,"a":1,"é":3}`},
+		"struct":           {"fields of a struct too", tagged{Z: "x"}, `{"z":"x"}`},
+		"white space":      {"none is written", json.RawMessage("[ 1 ,\n 2 ]"), `[1,2]`},
+		"numbers":          {"a number stays as it was written", json.RawMessage(`[1.0,1e400,-0,0.10,1E+2,12345678901234567890]`), `[1.0,1e400,-0,0.10,1E+2,12345678901234567890]`},
+		"HTML":             {"what HTML needs escaped is not", "<a href='x'>&</a>", `"<a href='x'>&</a>"`},
+		"separators":       {"U+2028 and U+2029 stand as they are", "a\u2028b\u2029", "\"a\u2028b\u2029\""},
+		"control":          {"control characters are escaped, the short way where there is one", "\x00\b\t\n\f\r\x1f\x7f\"\\/", "\"\\u0000\\b\\t\\n\\f\\r\\u001f\x7f\\\"\\\\/\""},
+		"beyond the plane": {"one character, not two surrogates", json.RawMessage(`"\ud83d\ude42"`), `"🙂"`},
+		"lone surrogate":   {"half a pair is replaced", json.RawMessage(`"\ud83d"`), "\"\uFFFD\""},
+		"invalid UTF-8":    {"bad bytes are replaced", "a\xffb", "\"a\uFFFDb\""},
+		"literals":         {"the three literals", []any{nil, true, false}, `[null,true,false]`},
+		"empty":            {"empty containers stay", map[string]any{"a": []int{}, "b": map[string]int{}}, `{"a":[],"b":{}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := canonical.JSON(tc.value)
+			if err != nil {
+				t.Fatalf("JSON: %v", err)
+			}
+			if diff := cmp.Diff(tc.want, string(got)); diff != "" {
+				t.Errorf("JSON: %s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestHash(t *testing.T) {
+	for name, tc := range map[string]struct {
+		value any
+		want  string
+	}{
+		// The digests come from another implementation of SHA-256, over the bytes that JSON must give.
+		"empty object": {map[string]any{}, "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"},
+		"odd values": {
+			json.RawMessage(`{"b": "<&>\u2028", "a": [1.0, 1e400, -0]}`),
+			"3a1d17c8edc3ff40c5d71dfbe2d9e3eca3db815d9ddcb24c029337d273d1ab0f",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := canonical.Hash(tc.value)
+			if err != nil {
+				t.Fatalf("Hash: %v", err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("Hash: -want +got:\n%s", diff)
+			}
+		})
+	}
+	if diff := cmp.Diff("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", canonical.Sum(nil)); diff != "" {
+		t.Errorf("Sum of nothing: -want +got:\n%s", diff)
+	}
+}
+
+func TestHashRefusesWhatIsNoJSON(t *testing.T) {
+	for name, value := range map[string]any{"infinity": math.Inf(1), "function": func() {}, "broken": json.RawMessage(`{`)} {
+		t.Run(name, func(t *testing.T) {
+			if got, err := canonical.Hash(value); err == nil {
+				t.Errorf("Hash = %q, want an error", got)
+			}
+		})
+	}
+}
+
+func FuzzJSON(f *testing.F) {
+	for _, seed := range []string{`{"b":1,"a":[1e400,-0,1.0]}`, `"<\u2028\ud800>"`, `{"a":1,"a":2}`, `[null,true]`, `{"\u0000":""}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if !json.Valid(data) {
+			return // only JSON has a canonical form
+		}
+		once, err := canonical.JSON(json.RawMessage(data))
+		if err != nil {
+			t.Fatalf("JSON(%s): %v", data, err)
+		}
+		if diff := cmp.Diff(decode(t, data), decode(t, once)); diff != "" {
+			t.Errorf("JSON(%s) = %s means something else: -want +got:\n%s", data, once, diff)
+		}
+		if twice, err := canonical.JSON(json.RawMessage(once)); err != nil || !bytes.Equal(once, twice) {
+			t.Errorf("JSON of its own output %s = %s, %v; want the same bytes", once, twice, err)
+		}
+	})
+}
+
+func decode(t *testing.T, data []byte) any {
+	t.Helper()
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		t.Fatalf("%s is no JSON: %v", data, err)
+	}
+	return v
+}

@@ -1,0 +1,289 @@
+package loop_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// script is a model that answers each request with the next of its answers, and with the last one from then on. It
+// notes when it was asked.
+type script struct {
+	answers []answer
+	asked   []time.Time
+	prompts []string
+}
+
+// answer is what a scripted model says after a while, unless the request's context ends first.
+type answer struct {
+	after time.Duration
+	reply model.Reply
+	err   error
+}
+
+// Generate gives the next answer.
+func (s *script) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
+	a := s.answers[min(len(s.asked), len(s.answers)-1)]
+	s.asked, s.prompts = append(s.asked, time.Now()), append(s.prompts, req.Messages[0].Content)
+	select {
+	case <-time.After(a.after):
+		return a.reply, a.err
+	case <-ctx.Done():
+		return model.Reply{}, &model.Error{Kind: model.Cancelled, Message: "the request was cancelled", Usage: a.reply.Usage}
+	}
+}
+
+func fails(kind model.ErrorKind) answer {
+	return answer{err: &model.Error{Kind: kind, Message: "it is " + string(kind), Usage: model.Usage{InputTokens: 7}}}
+}
+
+func says(text string) answer {
+	return answer{reply: model.Reply{Text: text, FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 5, OutputTokens: 1}}}
+}
+
+func candidate(name string, attempts int, answers ...answer) (loop.Candidate, *script) {
+	s := &script{answers: answers}
+	return loop.Candidate{
+		ProviderName: name, Model: "m", Provider: s,
+		Retry: loop.Retry{MaxAttempts: attempts, InitialBackoff: time.Second, MaxBackoff: 4 * time.Second},
+	}, s
+}
+
+// input of a run over a chain, with a journal of its own.
+func input(t *testing.T, chain ...loop.Candidate) loop.Input {
+	t.Helper()
+	log, err := journal.Open(t.Context(), &journaltest.Memory{}, "uid", 1, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loop.Input{Chain: chain, Log: log, Prepare: func(_ context.Context, c loop.Candidate) (*prepare.Prepared, error) {
+		return &prepare.Prepared{Messages: []model.Message{{Role: model.RoleSystem, Content: "for " + c.ProviderName}}}, nil
+	}}
+}
+
+func attempts(t *testing.T, in loop.Input) []loop.Attempt {
+	t.Helper()
+	all, err := journal.All[loop.Attempt](in.Log, journal.ModelFailed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestKindsOfFailure(t *testing.T) {
+	for kind, tc := range map[model.ErrorKind]struct {
+		reason             string
+		retried, fallsBack bool
+	}{
+		model.RateLimited:     {"the limit passes", true, true},
+		model.Overloaded:      {"the load passes", true, true},
+		model.Timeout:         {"the endpoint may be quick again", true, true},
+		model.Network:         {"the network may come back", true, true},
+		model.Malformed:       {"the next reply may be whole", true, true},
+		model.Auth:            {"the same key is refused again, another provider has its own", false, true},
+		model.InvalidRequest:  {"the same request is refused again, another model may take it", false, true},
+		model.ContextLength:   {"the prompt stays as long", false, false},
+		model.ContentFiltered: {"a filter is not to be gone round", false, false},
+		model.ReplyTooLong:    {"what was paid for is not bought again", false, false},
+		model.Cancelled:       {"somebody wants no answer", false, false},
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first, one := candidate("one", 3, fails(kind))
+				second, two := candidate("two", 1, says("yes"))
+				in := input(t, first, second)
+				step, err := loop.Run(t.Context(), in)
+				if want := map[bool]int{true: 3, false: 1}[tc.retried]; len(one.asked) != want {
+					t.Errorf("the model was asked %d times, want %d: %s", len(one.asked), want, tc.reason)
+				}
+				if got := len(two.asked) == 1; got != tc.fallsBack {
+					t.Errorf("the next model was asked: %t, want %t: %s", got, tc.fallsBack, tc.reason)
+				}
+				if tc.fallsBack {
+					if err != nil || step.Provider != "two" || two.prompts[0] != "for two" {
+						t.Errorf("Run = %+v, %v; want the answer of two, asked with a prompt made for it (%q)", step, err, two.prompts)
+					}
+					return
+				}
+				failure, ok := errors.AsType[*loop.Error](err)
+				if !ok || failure.Kind != kind || failure.Message != "it is "+string(kind) {
+					t.Errorf("Run: %v, want the failure itself", err)
+				}
+			})
+		})
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	for range 20 { // the waits have jitter
+		synctest.Test(t, func(t *testing.T) {
+			c, s := candidate("one", 6, fails(model.Overloaded))
+			in := input(t, c)
+			_, err := loop.Run(t.Context(), in)
+			if want := "it is Overloaded (6 attempts)"; err == nil || err.Error() != want {
+				t.Errorf("Run: %v, want %q", err, want)
+			}
+			for i, bounds := range [][2]time.Duration{
+				{500 * time.Millisecond, 1500 * time.Millisecond},
+				{time.Second, 3 * time.Second},
+				{2 * time.Second, 4 * time.Second},
+				{2 * time.Second, 4 * time.Second},
+				{2 * time.Second, 4 * time.Second},
+			} {
+				if wait := s.asked[i+1].Sub(s.asked[i]); wait < bounds[0] || wait > bounds[1] {
+					t.Errorf("wait %d is %s, want %s to %s: it doubles, with jitter, and never exceeds maxBackoff", i+1, wait, bounds[0], bounds[1])
+				}
+			}
+			for i, a := range attempts(t, in) {
+				if a.Retry != (i > 0) || a.Usage.InputTokens != 7 {
+					t.Errorf("attempt %d is journalled as %+v", i+1, a)
+				}
+			}
+		})
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	asks := func(after time.Duration) answer {
+		return answer{err: &model.Error{Kind: model.RateLimited, Message: "busy", RetryAfter: after}}
+	}
+	for name, tc := range map[string]struct {
+		reason     string
+		retryAfter time.Duration
+		min, max   time.Duration
+		err        string
+	}{
+		"longer than the backoff":  {"the endpoint knows best", 9 * time.Second, 9 * time.Second, 9 * time.Second, ""},
+		"shorter than the backoff": {"it does not shorten the backoff", time.Millisecond, 500 * time.Millisecond, 1500 * time.Millisecond, ""},
+		"beyond the deadline":      {"a wait that cannot end in time is not begun", 90 * time.Second, 0, 0, "busy (the next attempt in 1m30s would be after the turn's deadline)"},
+		"at the deadline":          {"nor one that would end just then", 60 * time.Second, 0, 0, "busy (the next attempt in 1m0s would be after the turn's deadline)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, s := candidate("one", 2, asks(tc.retryAfter), says("yes"))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				begin := time.Now()
+				_, err := loop.Run(ctx, input(t, c))
+				if got := fmt.Sprint(err); tc.err != "" && got != tc.err || tc.err == "" && err != nil {
+					t.Errorf("Run: %v, want %q: %s", err, tc.err, tc.reason)
+				}
+				if took := time.Since(begin); took < tc.min || took > tc.max {
+					t.Errorf("took %s, want %s to %s: %s (asked %d times)", took, tc.min, tc.max, tc.reason, len(s.asked))
+				}
+			})
+		})
+	}
+}
+
+func TestShortWaitsAreNotCalledZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := candidate("one", 2, answer{err: &model.Error{Kind: model.RateLimited, Message: "busy", RetryAfter: 250 * time.Millisecond}})
+		c.Retry.InitialBackoff = time.Millisecond
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := loop.Run(ctx, input(t, c))
+		if want := "busy (the next attempt in 250ms would be after the turn's deadline)"; err == nil || err.Error() != want {
+			t.Errorf("Run: %v, want %q", err, want)
+		}
+	})
+}
+
+func TestChainThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, _ := candidate("one", 2, fails(model.Network))
+		two, _ := candidate("two", 1, fails(model.Auth))
+		_, err := loop.Run(t.Context(), input(t, one, two))
+		failure, ok := errors.AsType[*loop.Error](err)
+		const want = "none of the 2 models that were tried answered; one/m: it is Network (2 attempts); two/m: it is Auth"
+		if !ok || failure.Kind != model.Auth || failure.Message != want {
+			t.Errorf("Run: %v, want %q: each model's last failure", err, want)
+		}
+	})
+}
+
+func TestAbortedRequestsCount(t *testing.T) {
+	cause := errors.New("the executor stops")
+	for name, tc := range map[string]struct {
+		reason string
+		do     func(cancel context.CancelCauseFunc, interrupt chan struct{})
+		err    error
+		want   []loop.Attempt
+	}{
+		"cancelled in a request": {
+			"it was sent, and what it used is counted", func(cancel context.CancelCauseFunc, _ chan struct{}) {
+				time.AfterFunc(3*time.Second, func() { cancel(cause) })
+			}, cause,
+			[]loop.Attempt{{Provider: "one", Model: "m", Kind: model.Cancelled, Message: "the request was cancelled", Usage: model.Usage{InputTokens: 3}, DurationMS: 3000}},
+		},
+		"interrupted in a request": {
+			"a request is no safe point: its answer is kept", func(_ context.CancelCauseFunc, interrupt chan struct{}) {
+				time.AfterFunc(3*time.Second, func() { close(interrupt) })
+			}, nil, nil,
+		},
+		"interrupted before": {"nothing is sent", func(_ context.CancelCauseFunc, interrupt chan struct{}) { close(interrupt) }, loop.ErrInterrupted, nil},
+		"cancelled before":   {"nothing is sent", func(cancel context.CancelCauseFunc, _ chan struct{}) { cancel(cause) }, cause, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow := says("yes")
+				slow.after, slow.reply.Usage = 10*time.Second, model.Usage{InputTokens: 3}
+				c, _ := candidate("one", 2, slow)
+				in := input(t, c)
+				interrupt := make(chan struct{})
+				in.Interrupt = interrupt
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				tc.do(cancel, interrupt)
+				if _, err := loop.Run(ctx, in); !errors.Is(err, tc.err) {
+					t.Errorf("Run: %v, want %v: %s", err, tc.err, tc.reason)
+				}
+				if diff := cmp.Diff(tc.want, attempts(t, in)); diff != "" {
+					t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+				}
+			})
+		})
+	}
+}
+
+func TestStopsWhileWaiting(t *testing.T) {
+	cause := errors.New("the executor stops")
+	for name, want := range map[string]error{"interrupt": loop.ErrInterrupted, "cancel": cause} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, s := candidate("one", 5, answer{err: &model.Error{Kind: model.RateLimited, RetryAfter: time.Hour}})
+				in := input(t, c)
+				interrupt := make(chan struct{})
+				in.Interrupt = interrupt
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				begin := time.Now()
+				time.AfterFunc(time.Minute, func() {
+					if name == "cancel" {
+						cancel(cause)
+						return
+					}
+					close(interrupt)
+				})
+				_, err := loop.Run(ctx, in)
+				if !errors.Is(err, want) || time.Since(begin) != time.Minute || len(s.asked) != 1 {
+					t.Errorf("Run: %v after %s and %d requests, want %v at once and no more requests", err, time.Since(begin), len(s.asked), want)
+				}
+			})
+		})
+	}
+}

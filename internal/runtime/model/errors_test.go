@@ -1,0 +1,40 @@
+package model_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+func TestAsError(t *testing.T) {
+	cause := errors.New("broken pipe")
+	classified := &model.Error{Kind: model.Auth, Message: "refused", Err: cause}
+	if got := model.AsError(fmt.Errorf("asking: %w", classified)); got != classified {
+		t.Errorf("AsError = %+v, want the classified error that is wrapped", got)
+	}
+	if !errors.Is(classified, cause) {
+		t.Error("the cause of an Error is not to be found")
+	}
+	got := model.AsError(cause)
+	if got.Kind != model.Network || got.Message != "broken pipe" || !errors.Is(got, cause) {
+		t.Errorf("AsError = %+v, want a failure of the network with its cause", got)
+	}
+}
+
+func TestUsageAdds(t *testing.T) {
+	a, b := model.Usage{InputTokens: 1, OutputTokens: 2, ReasoningTokens: 3, CacheReadTokens: 4}, model.Usage{InputTokens: 10, OutputTokens: 20, ReasoningTokens: 30, CacheReadTokens: 40}
+	want := model.Usage{InputTokens: 11, OutputTokens: 22, ReasoningTokens: 33, CacheReadTokens: 44}
+	if diff := cmp.Diff(want, a.Add(b)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestUnknownKindIsFinal(t *testing.T) {
+	if k := model.ErrorKind("Unheard"); k.Retryable() || k.FallsBack() {
+		t.Error("a kind that nobody knows is neither retried nor passed on")
+	}
+}

@@ -1,0 +1,204 @@
+package turn_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// whole runs a Turn of which the first request fails, and returns its journal and its result.
+func whole(t *testing.T) (journal.Journal, *turn.Result) {
+	t.Helper()
+	c, _ := candidate("p0", 2, fails(model.Overloaded), says("Nothing."))
+	j := &journaltest.Memory{}
+	result, err := engine(j).Run(t.Context(), input(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []journal.Kind{"prompt.rendered", "prepared", "model.failed", "model.replied", "finalized"}
+	if diff := cmp.Diff(want, kinds(t, j)); diff != "" {
+		t.Fatalf("journal: -want +got:\n%s", diff)
+	}
+	return j, result
+}
+
+func TestResume(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		entries int // of the whole journal that the earlier run left
+		asked   int
+		retries int
+		resumed bool
+	}{
+		"nothing":   {"the Turn begins", 0, 2, 1, false},
+		"prepared":  {"the prompt is not made again", 2, 2, 1, true},
+		"failed":    {"the failed request counts on", 3, 1, 0, true},
+		"replied":   {"a reply that was bought is not bought again", 4, 0, 1, true},
+		"finalized": {"an end stays as it is", 5, 0, 1, false},
+	} {
+		for store, open := range journals {
+			t.Run(name+"/"+store, func(t *testing.T) {
+				from, want := whole(t)
+				j := copyOf(t, from, open(t), tc.entries)
+				answers := []answer{fails(model.Overloaded), says("Nothing.")}
+				c, s := candidate("p0", 2, answers[2-min(tc.asked, 2):]...)
+				if tc.asked == 0 {
+					c, s = candidate("p0", 2, says("never asked"))
+				}
+				in := input(c)
+				in.Epoch = 2
+				if tc.entries >= 2 {
+					in.Preparation.Agent.Description = "changed meanwhile" // what was frozen stays frozen
+				}
+				got, err := engine(j).Run(t.Context(), in)
+				if err != nil {
+					t.Fatalf("Run: %v", err)
+				}
+				if s.asked() != tc.asked {
+					t.Errorf("the model was asked %d times, want %d: %s", s.asked(), tc.asked, tc.reason)
+				}
+				expected := *want
+				expected.Resumed, expected.Counts.ModelRetries = tc.resumed, tc.retries
+				if diff := cmp.Diff(asJSON(t, expected), asJSON(t, got)); diff != "" {
+					t.Errorf("result: %s: -want +got:\n%s", tc.reason, diff)
+				}
+				again, err := engine(j).Run(t.Context(), in)
+				if diff := cmp.Diff(got, again); diff != "" || err != nil {
+					t.Errorf("the run of a finished Turn (error %v): -first +second:\n%s", err, diff)
+				}
+			})
+		}
+	}
+}
+
+func TestResumeGoesOnWithTheFallback(t *testing.T) {
+	one, _ := candidate("p0", 1, fails(model.Auth))
+	two, _ := candidate("p1", 1, says("Nothing."))
+	whole := &journaltest.Memory{}
+	if _, err := engine(whole).Run(t.Context(), input(one, two)); err != nil {
+		t.Fatal(err)
+	}
+	one, first := candidate("p0", 1, fails(model.Auth))
+	two, second := candidate("p1", 1, says("Nothing."))
+	in := input(one, two)
+	in.Epoch = 2
+	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 5)).Run(t.Context(), in)
+	if err != nil || first.asked() != 0 || second.asked() != 1 {
+		t.Fatalf("Run: %v, asked %d and %d times; want only the model that the earlier run had got to", err, first.asked(), second.asked())
+	}
+	if diff := cmp.Diff(&turn.Fallback{From: "p0/m", To: "p1/m"}, result.Fallback); diff != "" {
+		t.Errorf("fallback: -want +got:\n%s", diff)
+	}
+	if want := (turn.Counts{Steps: 1, ModelRequests: 2}); result.Counts != want {
+		t.Errorf("counts %+v, want %+v", result.Counts, want)
+	}
+}
+
+func TestFailureOfTheJournal(t *testing.T) {
+	// Appends: the preparation, the failed attempt, the reply, the end.
+	for n := 1; n <= 4; n++ {
+		for _, written := range []bool{false, true} {
+			t.Run(fmt.Sprintf("append %d, written %t", n, written), func(t *testing.T) {
+				c, s := candidate("p0", 3, fails(model.Overloaded), says("Nothing."))
+				j := &journaltest.Memory{}
+				in := input(c)
+				if result, err := engine(&breaking{j, n, written}).Run(t.Context(), in); !errors.Is(err, errBroken) || result != nil {
+					t.Fatalf("Run = %+v, %v; want the journal's error: what is not recorded has not happened", result, err)
+				}
+				before := s.asked()
+				in.Epoch = 2
+				result, err := engine(j).Run(t.Context(), in)
+				if err != nil || result.Stop != turn.StopCompleted || result.Text != "Nothing." {
+					t.Fatalf("the next run: %+v, %v; want the answer", result, err)
+				}
+				want := 2 // a failure and an answer
+				if n == 3 && !written {
+					want = 3 // the answer was lost, and is bought once more
+				}
+				if s.asked() != want {
+					t.Errorf("asked %d times by the first run and %d in all, want %d in all", before, s.asked(), want)
+				}
+			})
+		}
+	}
+}
+
+func TestFencedRun(t *testing.T) {
+	for store, open := range journals {
+		t.Run(store, func(t *testing.T) {
+			j := open(t)
+			c, s := candidate("p0", 1, says("Nothing."))
+			newer := input(c)
+			newer.Epoch = 2
+			if _, err := engine(j).Run(t.Context(), newer); err != nil {
+				t.Fatal(err)
+			}
+			if result, err := engine(j).Run(t.Context(), input(c)); !errors.Is(err, journal.ErrFenced) || result != nil || s.asked() != 1 {
+				t.Errorf("Run of the old epoch = %+v, %v, %d requests; want ErrFenced and no more requests", result, err, s.asked())
+			}
+		})
+	}
+}
+
+func TestFencedWhileItRuns(t *testing.T) {
+	j := &journaltest.Memory{}
+	newer, _ := candidate("p0", 1, says("the newer answer"))
+	taken := false
+	c, _ := candidate("p0", 1, says("the older answer"))
+	in := input(c)
+	in.HoldAnswer = func() bool { // asked when the answer is in the journal
+		taken = true
+		over := input(newer)
+		over.Epoch = 2
+		if result, err := engine(j).Run(t.Context(), over); err != nil || result.Text != "the older answer" {
+			t.Errorf("the newer run = %+v, %v; want the answer that was bought", result, err)
+		}
+		return false
+	}
+	if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, journal.ErrFenced) || !taken {
+		t.Errorf("Run: %v, want ErrFenced: somebody else has ended the Turn", err)
+	}
+}
+
+func TestHoldAnswer(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, s := candidate("p0", 1, says("Nothing."))
+	in := input(c)
+	in.HoldAnswer = func() bool { return true }
+	if result, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) || result != nil {
+		t.Fatalf("Run = %+v, %v; want ErrInterrupted with the answer kept", result, err)
+	}
+	if diff := cmp.Diff([]journal.Kind{"prompt.rendered", "prepared", "model.replied"}, kinds(t, j)); diff != "" {
+		t.Errorf("journal: -want +got:\n%s", diff)
+	}
+	in.Epoch, in.HoldAnswer, in.Timeout = 2, nil, -1
+	result, err := engine(j).Run(t.Context(), in)
+	if err != nil || result.Text != "Nothing." || !result.Resumed || s.asked() != 1 {
+		t.Errorf("the next run = %+v, %v after %d requests; want the kept answer, whatever the time", result, err, s.asked())
+	}
+}
+
+func TestResultSurvivesJSON(t *testing.T) {
+	_, result := whole(t)
+	j := &journaltest.Memory{}
+	c, _ := candidate("p0", 2, fails(model.Overloaded), says("Nothing."))
+	if _, err := engine(j).Run(t.Context(), input(c)); err != nil {
+		t.Fatal(err)
+	}
+	log, err := journal.Open(t.Context(), j, "uid", 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, _, err := journal.Last[turn.Result](log, journal.Finalized)
+	if diff := cmp.Diff(result, &back); diff != "" || err != nil {
+		t.Errorf("the end as it is read back (error %v): -want +got:\n%s", err, diff)
+	}
+}

@@ -1,0 +1,237 @@
+package turn_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// outcome is what these tests look at of a result.
+type outcome struct {
+	Stop          turn.Stop
+	Message, Text string
+	Counts        turn.Counts
+	Usage         model.Usage
+	Cost          *finalize.Cost
+	Provider      string
+	Fallback      *turn.Fallback
+	Citations     []string
+	Decided       bool
+}
+
+func outcomeOf(r *turn.Result) outcome {
+	return outcome{
+		Stop: r.Stop, Message: r.Message, Text: r.Text, Counts: r.Counts, Usage: r.Record.Usage, Cost: r.Record.Cost,
+		Provider: r.Provider, Fallback: r.Fallback, Citations: r.Record.Citations, Decided: r.Record.Decision != nil,
+	}
+}
+
+func TestEnds(t *testing.T) {
+	cut := says("half an ans")
+	cut.reply.FinishReason = model.FinishLength
+	slow := says("late")
+	slow.after = 2 * time.Minute
+	for name, tc := range map[string]struct {
+		reason string
+		chain  [][]answer
+		change func(*turn.Input)
+		want   outcome
+	}{
+		"answered": {
+			"one request, one answer",
+			[][]answer{{says("Nothing.")}},
+			nil,
+			outcome{
+				Stop: turn.StopCompleted, Message: "the model answered", Text: "Nothing.", Counts: turn.Counts{Steps: 1, ModelRequests: 1},
+				Usage: model.Usage{InputTokens: 1000, OutputTokens: 100}, Cost: &finalize.Cost{Amount: "0.002", Currency: "USD"},
+				Provider: "p0", Citations: []string{"notes/a.md"}, Decided: true,
+			},
+		},
+		"answered at last": {
+			"failed attempts of all models are counted and paid",
+			[][]answer{{fails(model.Overloaded)}, {fails(model.Malformed), says("Nothing.")}},
+			nil,
+			outcome{
+				Stop: turn.StopCompleted, Message: "the model answered", Text: "Nothing.", Counts: turn.Counts{Steps: 1, ModelRequests: 4, ModelRetries: 2},
+				Usage: model.Usage{InputTokens: 1030, OutputTokens: 100}, Cost: &finalize.Cost{Amount: "0.00203", Currency: "USD"},
+				Provider: "p1", Fallback: &turn.Fallback{From: "p0/m", To: "p1/m"}, Citations: []string{"notes/a.md"}, Decided: true,
+			},
+		},
+		"cut off": {
+			"what came is kept, and is no answer",
+			[][]answer{{cut}},
+			nil,
+			outcome{
+				Stop:    turn.StopMaxOutputTokens,
+				Message: "the model's answer was cut off after 100 output tokens: raise the agent's parameters.maxOutputTokens, or ask for a shorter answer",
+				Text:    "half an ans", Counts: turn.Counts{Steps: 1, ModelRequests: 1},
+				Usage: model.Usage{InputTokens: 1000, OutputTokens: 100}, Cost: &finalize.Cost{Amount: "0.002", Currency: "USD"}, Provider: "p0",
+			},
+		},
+		"prepared": {
+			"no model is asked",
+			[][]answer{{says("never")}},
+			func(in *turn.Input) { in.PrepareOnly = true },
+			outcome{Stop: turn.StopPrepared, Message: "the prompt was prepared; no model was asked", Provider: "p0"},
+		},
+		"not prepared": {
+			"no model is asked without a prompt",
+			[][]answer{{says("never")}},
+			func(in *turn.Input) { in.Preparation.Message = " " },
+			outcome{Stop: turn.StopPreparationError, Message: "Turn spec.message: must not be blank"},
+		},
+		"out of time": {
+			"the request ends with the Turn, and counts",
+			[][]answer{{slow}},
+			nil,
+			outcome{
+				Stop: turn.StopDeadline, Message: "the turn reached its time limit of 1m0s: raise limits.timeoutSeconds or ask for less",
+				Counts: turn.Counts{ModelRequests: 1}, Provider: "p0",
+			},
+		},
+		"no time left": {
+			"nothing is asked when the time was over before",
+			[][]answer{{says("never")}},
+			func(in *turn.Input) { in.Timeout = -time.Second },
+			outcome{
+				Stop: turn.StopDeadline, Message: "the turn reached its time limit of 1m0s: raise limits.timeoutSeconds or ask for less", Provider: "p0",
+			},
+		},
+		"unpriced": {
+			"a cost that is not whole is none",
+			[][]answer{{fails(model.Auth)}, {says("Nothing.")}},
+			func(in *turn.Input) { in.Chain[0].Pricing = nil },
+			outcome{
+				Stop: turn.StopCompleted, Message: "the model answered", Text: "Nothing.", Counts: turn.Counts{Steps: 1, ModelRequests: 2},
+				Usage:    model.Usage{InputTokens: 1010, OutputTokens: 100},
+				Provider: "p1", Fallback: &turn.Fallback{From: "p0/m", To: "p1/m"}, Citations: []string{"notes/a.md"}, Decided: true,
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				in := input()
+				for i, answers := range tc.chain {
+					c, _ := candidate([]string{"p0", "p1"}[i], 2, answers...)
+					in.Chain = append(in.Chain, c)
+				}
+				if tc.change != nil {
+					tc.change(&in)
+				}
+				result, err := engine(&journaltest.Memory{}).Run(t.Context(), in)
+				if err != nil {
+					t.Fatalf("Run: %v", err)
+				}
+				if diff := cmp.Diff(tc.want, outcomeOf(result)); diff != "" {
+					t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+				}
+			})
+		})
+	}
+}
+
+func TestStopOfEachKind(t *testing.T) {
+	for kind, want := range map[model.ErrorKind]turn.Stop{
+		model.RateLimited: turn.StopModelError, model.Overloaded: turn.StopModelError, model.Timeout: turn.StopModelError,
+		model.Network: turn.StopModelError, model.Malformed: turn.StopModelError, model.Auth: turn.StopModelError,
+		model.InvalidRequest: turn.StopModelError, model.Cancelled: turn.StopModelError,
+		model.ContextLength: turn.StopContextLength, model.ContentFiltered: turn.StopContentFilter, model.ReplyTooLong: turn.StopMaxOutputTokens,
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			c, _ := candidate("p0", 1, fails(kind))
+			result, err := engine(&journaltest.Memory{}).Run(t.Context(), input(c))
+			if err != nil {
+				t.Fatalf("Run: %v", err)
+			}
+			want := outcome{
+				Stop: want, Message: "it is " + string(kind), Counts: turn.Counts{ModelRequests: 1}, Provider: "p0",
+				Usage: model.Usage{InputTokens: 10}, Cost: &finalize.Cost{Amount: "0.00001", Currency: "USD"},
+			}
+			if diff := cmp.Diff(want, outcomeOf(result)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPromptIsMadeForTheModelThatServes(t *testing.T) {
+	one, first := candidate("p0", 1, fails(model.InvalidRequest))
+	two, second := candidate("p1", 1, says("Nothing."))
+	two.Model = "other"
+	j := &journaltest.Memory{}
+	result, err := engine(j).Run(t.Context(), input(one, two))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		s    *script
+		want string
+	}{"first": {first, "- provider: p0\n- model: m\n"}, "second": {second, "- provider: p1\n- model: other\n"}} {
+		metadata := tc.s.requests[0].Messages[1].Content
+		if want := "Facts of this run, set by the system that runs it:\n" + tc.want; len(metadata) < len(want) || metadata[:len(want)] != want {
+			t.Errorf("%s model was told %q, want %q", name, metadata, want)
+		}
+	}
+	if result.Provider != "p1" || result.Model != "other" || result.MessageCount != 4 {
+		t.Errorf("result speaks of %s/%s and %d messages, want the prompt that was answered", result.Provider, result.Model, result.MessageCount)
+	}
+	want := []journal.Kind{"prompt.rendered", "prepared", "model.failed", "prompt.rendered", "prepared", "model.replied", "finalized"}
+	if diff := cmp.Diff(want, kinds(t, j)); diff != "" {
+		t.Errorf("journal: -want +got:\n%s", diff)
+	}
+}
+
+func TestCancelAndInterrupt(t *testing.T) {
+	slow := says("late")
+	slow.after = 30 * time.Second
+	busy := answer{err: &model.Error{Kind: model.RateLimited, Message: "busy", RetryAfter: 30 * time.Second}}
+	stop := errors.New("the executor stops")
+	for name, tc := range map[string]struct {
+		reason string
+		answer answer
+		do     func(cancel context.CancelCauseFunc, interrupt chan struct{})
+		stop   turn.Stop
+		err    error
+		after  time.Duration
+	}{
+		"cancelled":             {"a cancelled Turn ends at once", slow, func(c context.CancelCauseFunc, _ chan struct{}) { c(turn.ErrCancelled) }, turn.StopCancelled, nil, time.Second},
+		"cancelled in a wait":   {"also between two attempts", busy, func(c context.CancelCauseFunc, _ chan struct{}) { c(turn.ErrCancelled) }, turn.StopCancelled, nil, time.Second},
+		"executor stops":        {"any other cause leaves the Turn to a later run", slow, func(c context.CancelCauseFunc, _ chan struct{}) { c(stop) }, "", stop, time.Second},
+		"interrupted":           {"a request is waited for, and its answer ends the Turn", slow, func(_ context.CancelCauseFunc, i chan struct{}) { close(i) }, turn.StopCompleted, nil, 30 * time.Second},
+		"interrupted in a wait": {"between two attempts is a safe point", busy, func(_ context.CancelCauseFunc, i chan struct{}) { close(i) }, "", loop.ErrInterrupted, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, s := candidate("p0", 3, tc.answer)
+				in := input(c)
+				interrupt := make(chan struct{})
+				in.Interrupt = interrupt
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				begin := time.Now()
+				time.AfterFunc(time.Second, func() { tc.do(cancel, interrupt) })
+				result, err := engine(&journaltest.Memory{}).Run(ctx, in)
+				if !errors.Is(err, tc.err) || (result == nil) != (tc.stop == "") || result != nil && result.Stop != tc.stop {
+					t.Fatalf("Run = %+v, %v; want %q, %v: %s", result, err, tc.stop, tc.err, tc.reason)
+				}
+				if took := time.Since(begin); took != tc.after || s.asked() != 1 {
+					t.Errorf("took %s and %d requests, want %s and 1: %s", took, s.asked(), tc.after, tc.reason)
+				}
+				if result != nil && result.Counts.ModelRequests != 1 {
+					t.Errorf("counts %+v, want the request that was sent", result.Counts)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,245 @@
+package translate_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+var now = time.Date(2026, 6, 11, 15, 4, 5, 123456000, time.UTC)
+
+// bound is a Turn that runs since 1.5 s, for the third time.
+func bound() *v1alpha1.Turn {
+	start := metav1.NewMicroTime(now.Add(-1500 * time.Millisecond))
+	t := &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{Generation: 7},
+		Status:     v1alpha1.TurnStatus{StartTime: &start, Executor: &v1alpha1.ExecutorBinding{Name: "e", Epoch: 3}},
+	}
+	translate.Wait(t, v1alpha1.TurnReasonRunning, "running", now.Add(-time.Second))
+	return t
+}
+
+// conditions are what a status says, as type=status/reason.
+func conditions(t *v1alpha1.Turn) []string {
+	var all []string
+	for _, c := range t.Status.Conditions {
+		all = append(all, c.Type+"="+string(c.Status)+"/"+c.Reason)
+		if c.ObservedGeneration != t.Generation {
+			all = append(all, c.Type+" is of another generation")
+		}
+	}
+	return all
+}
+
+func TestConditionsOfEachEnd(t *testing.T) {
+	failed := func(reason string) []string {
+		return []string{"Succeeded=False/" + reason, "Stalled=True/" + reason, "Prepared=True/Prepared", "Executed=False/" + reason, "Finalized=True/Finalized"}
+	}
+	for stop, tc := range map[turn.Stop]struct {
+		unprepared bool
+		want       []string
+	}{
+		turn.StopCompleted:        {false, []string{"Succeeded=True/Completed", "Prepared=True/Prepared", "Executed=True/Completed", "Finalized=True/Finalized"}},
+		turn.StopPrepared:         {false, []string{"Succeeded=True/Prepared", "Prepared=True/Prepared", "Finalized=True/Finalized"}},
+		turn.StopMaxOutputTokens:  {false, failed("OutputInvalid")},
+		turn.StopContentFilter:    {false, failed("PolicyViolated")},
+		turn.StopContextLength:    {false, failed("ContextLimitExceeded")},
+		turn.StopModelError:       {false, failed("ModelFailed")},
+		turn.StopDeadline:         {false, failed("DeadlineExceeded")},
+		turn.StopCancelled:        {false, failed("Cancelled")},
+		turn.StopPreparationError: {true, []string{"Succeeded=False/PreparationFailed", "Stalled=True/PreparationFailed", "Prepared=False/PreparationFailed", "Finalized=True/Finalized"}},
+	} {
+		t.Run(string(stop), func(t *testing.T) {
+			got := bound()
+			r := &turn.Result{Stop: stop, Message: "so it ended"}
+			if !tc.unprepared {
+				r.Preparation = &prepare.Report{}
+			}
+			translate.Finish(got, r, now)
+			if diff := cmp.Diff(tc.want, conditions(got)); diff != "" {
+				t.Errorf("conditions: -want +got:\n%s", diff)
+			}
+			if got.Status.StopReason != v1alpha1.StopReason(stop) || got.Status.Conditions[0].Message != "so it ended" {
+				t.Errorf("stopReason %q, message %q", got.Status.StopReason, got.Status.Conditions[0].Message)
+			}
+			if !got.IsFinished() || *got.Status.DurationMilliseconds != 1500 || !got.Status.CompletionTime.Time.Equal(now) {
+				t.Errorf("finished %t after %d ms at %s, want true after 1500 at %s", got.IsFinished(), *got.Status.DurationMilliseconds, got.Status.CompletionTime, now)
+			}
+		})
+	}
+}
+
+func TestFinishedStatus(t *testing.T) {
+	got := bound()
+	translate.Finish(got, &turn.Result{
+		Stop: turn.StopCompleted, Message: "the model answered", Provider: "openai", Model: "small", MessageCount: 4, Text: "An\nanswer.",
+		Counts: turn.Counts{Steps: 1, ModelRequests: 3, ModelRetries: 2},
+		Preparation: &prepare.Report{
+			Report:      prompt.Report{StableChars: 5, DynamicChars: 6, Sections: []string{"agent"}, PromptHash: "p", RenderHash: "r"},
+			ContextHash: "c", Profile: prepare.Revision{Name: "support", ID: "support.default", Version: "1.0.0", Generation: 2},
+		},
+		Record: finalize.Record{
+			Citations: []string{"a.md"}, Usage: model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 2, CacheReadTokens: 3},
+			Cost: &finalize.Cost{Amount: "0.1", Currency: "USD"}, Failures: []string{"cost: odd", "decision: odder"},
+			Decision: &finalize.Decision{Key: "k", Strategy: "DirectAnswer", PromptRenderHash: "r", ContextHash: "c"},
+		},
+	}, now)
+	want := v1alpha1.TurnStatus{
+		StopReason: "Completed", ObservedGeneration: 7,
+		Preparation: &v1alpha1.Preparation{
+			PromptProfile: v1alpha1.PromptProfileRevision{Name: "support", ID: "support.default", Version: "1.0.0", Generation: 2},
+			Provider:      "openai", Model: "small", PromptRenderHash: "r", PromptHash: "p", ContextHash: "c",
+			Sections: []string{"agent"}, StableChars: 5, DynamicChars: 6, MessageCount: 4,
+		},
+		Steps:    &v1alpha1.StepCounts{Count: 1, ModelRequests: 3, ModelRetries: 2, Resumes: 2},
+		Result:   &v1alpha1.TurnResult{Text: "An\nanswer.", Bytes: 10, Preview: "An answer.", Citations: &v1alpha1.Citations{Local: []string{"a.md"}}},
+		Usage:    &v1alpha1.Usage{InputTokens: 10, OutputTokens: 5, TotalTokens: 15, ReasoningTokens: 2, CacheReadTokens: 3, Cost: &v1alpha1.Cost{Amount: "0.1", Currency: "USD"}},
+		Decision: &v1alpha1.Decision{Key: "k", Strategy: "DirectAnswer", PromptRenderHash: "r", ContextHash: "c"},
+	}
+	s := got.Status
+	finalized := s.Conditions[len(s.Conditions)-1]
+	if finalized.Reason != "PartiallyFinalized" || finalized.Message != "these steps failed: cost: odd; decision: odder" {
+		t.Errorf("Finalized says %s: %q, want the steps that failed", finalized.Reason, finalized.Message)
+	}
+	s.Conditions, s.Executor, s.StartTime, s.CompletionTime, s.DurationMilliseconds = nil, nil, nil, nil, nil
+	if diff := cmp.Diff(want, s); diff != "" {
+		t.Errorf("status: -want +got:\n%s", diff)
+	}
+}
+
+func TestResultText(t *testing.T) {
+	const bound = 32 << 10
+	for name, tc := range map[string]struct {
+		reason, text string
+		kept         int // bytes
+	}{
+		"fits":             {"the bound itself is allowed", strings.Repeat("x", bound), bound},
+		"one more":         {"one byte more is cut", strings.Repeat("x", bound+1), bound},
+		"between letters":  {"a character stays whole", "x" + strings.Repeat("ü", bound/2), bound - 1},
+		"wide characters":  {"of any width", strings.Repeat("🙂", bound), bound},
+		"line feeds":       {"a line feed takes two bytes in JSON", strings.Repeat("\n", bound), bound / 2},
+		"quotes":           {"so does a quote", strings.Repeat(`"`, bound), bound / 2},
+		"control":          {"a control character takes six", strings.Repeat("\x01", bound), bound / 6},
+		"HTML":             {"so does what HTML gives a meaning", strings.Repeat("<", bound), bound / 6},
+		"line separators":  {"and a line separator of three bytes", strings.Repeat("\u2028", bound), bound / 6 * 3},
+		"not UTF-8":        {"and a byte that is no UTF-8", strings.Repeat("\xff", bound), bound / 6},
+		"mostly good text": {"hostile characters count where they stand", strings.Repeat("x", bound-6) + "\x01\x01", bound - 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := finished(tc.text).Status.Result
+			if got.Text != tc.text[:tc.kept] {
+				t.Errorf("kept %d of %d bytes, want %d: %s", len(got.Text), len(tc.text), tc.kept, tc.reason)
+			}
+			if got.Truncated != (tc.kept < len(tc.text)) || got.Bytes != int64(len(tc.text)) {
+				t.Errorf("truncated %t of %d bytes, want the whole length and whether it was cut", got.Truncated, got.Bytes)
+			}
+			data, err := json.Marshal(got.Text)
+			if err != nil || len(data)-2 > bound {
+				t.Errorf("the text takes %d bytes as JSON (error %v), want at most %d", len(data)-2, err, bound)
+			}
+		})
+	}
+}
+
+func finished(text string) *v1alpha1.Turn {
+	t := bound()
+	translate.Finish(t, &turn.Result{Stop: turn.StopCompleted, Text: text}, now)
+	return t
+}
+
+func TestPreview(t *testing.T) {
+	for name, tc := range map[string]struct{ reason, text, want string }{
+		"one line":      {"line feeds and runs of white space are one space", "  One\n\n two\tthree ", "One two three"},
+		"exact":         {"80 characters fit", strings.Repeat("ü", 80), strings.Repeat("ü", 80)},
+		"longer":        {"more are cut, and show it", strings.Repeat("ü", 81), strings.Repeat("ü", 79) + "…"},
+		"terminal":      {"nothing that moves a cursor", "a\x1b[31mb\u202ec\u200bd\x00", "a[31mbcd"},
+		"blank start":   {"white space before the answer is skipped", strings.Repeat("\n", 5000) + "Here.", "Here."},
+		"wide and long": {"the beginning is enough", strings.Repeat("🙂", 9000), strings.Repeat("🙂", 79) + "…"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := finished(tc.text).Status.Result.Preview
+			if diff := cmp.Diff(tc.want, got); diff != "" || utf8.RuneCountInString(got) > 80 {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestNoAnswerNoResult(t *testing.T) {
+	got := bound()
+	translate.Finish(got, &turn.Result{Stop: turn.StopDeadline}, now)
+	if s := got.Status; s.Result != nil || s.Usage != nil || s.Decision != nil || s.Preparation != nil {
+		t.Errorf("status %+v speaks of what there is not", s)
+	}
+}
+
+func TestMessagesAreBounded(t *testing.T) {
+	got := bound()
+	long := "x" + strings.Repeat("ü", 4000)
+	translate.End(got, metav1.ConditionFalse, v1alpha1.TurnReasonInvalidSpec, long, now)
+	for _, c := range got.Status.Conditions {
+		if c.Message != long[:2047] {
+			t.Errorf("%s has a message of %d bytes, want 2047: 2 KiB at most, between characters", c.Type, len(c.Message))
+		}
+	}
+	translate.Wait(got, v1alpha1.TurnReasonPending, long, now)
+	if n := len(got.Status.Conditions[0].Message); n != 2047 {
+		t.Errorf("a waiting Turn has a message of %d bytes, want 2047", n)
+	}
+}
+
+func TestWaitReportsNews(t *testing.T) {
+	got := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
+	for _, step := range []struct {
+		what, reason, message string
+		generation            int64
+		news                  bool
+		want                  []string
+	}{
+		{"first", "Pending", "a", 1, true, []string{"Succeeded=Unknown/Pending", "Reconciling=True/Pending"}},
+		{"again", "Pending", "a", 1, false, []string{"Succeeded=Unknown/Pending", "Reconciling=True/Pending"}},
+		{"message", "Pending", "b", 1, true, []string{"Succeeded=Unknown/Pending", "Reconciling=True/Pending"}},
+		{"reason", "Queued", "b", 1, true, []string{"Succeeded=Unknown/Queued", "Reconciling=True/Queued"}},
+		{"generation", "Queued", "b", 2, true, []string{"Succeeded=Unknown/Queued", "Reconciling=True/Queued"}},
+		{"suspended", "Suspended", "c", 2, true, []string{"Succeeded=Unknown/Suspended"}},
+		{"still suspended", "Suspended", "c", 2, false, []string{"Succeeded=Unknown/Suspended"}},
+	} {
+		got.Generation = step.generation
+		if news := translate.Wait(got, step.reason, step.message, now.Add(time.Duration(len(step.what))*time.Second)); news != step.news {
+			t.Errorf("%s: Wait reports news: %t, want %t", step.what, news, step.news)
+		}
+		if diff := cmp.Diff(step.want, conditions(got)); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", step.what, diff)
+		}
+	}
+	if got.IsFinished() || got.Status.ObservedGeneration != 2 {
+		t.Errorf("a waiting Turn is finished: %t, at generation %d", got.IsFinished(), got.Status.ObservedGeneration)
+	}
+}
+
+func TestEndOfATurnThatNeverStarted(t *testing.T) {
+	got := &v1alpha1.Turn{}
+	translate.End(got, metav1.ConditionFalse, v1alpha1.TurnReasonDeadlineExceeded, "never started", now)
+	if got.Status.DurationMilliseconds != nil || got.Status.CompletionTime == nil {
+		t.Errorf("duration %v and completion %v, want no duration: it never ran", got.Status.DurationMilliseconds, got.Status.CompletionTime)
+	}
+	future := metav1.NewMicroTime(now.Add(time.Second))
+	got.Status.StartTime = &future
+	translate.End(got, metav1.ConditionFalse, v1alpha1.TurnReasonDeadlineExceeded, "clocks differ", now)
+	if *got.Status.DurationMilliseconds != 0 {
+		t.Errorf("duration %d, want 0: clocks may differ, time does not run backwards", *got.Status.DurationMilliseconds)
+	}
+}
