@@ -385,7 +385,7 @@ type StepCounts struct {
 
 // TurnResult is the answer of a Turn.
 type TurnResult struct {
-	// text of the answer, at most 32768 bytes; of a longer one, its beginning.
+	// text of the answer, at most 32768 bytes as JSON has it; of a longer one, its beginning.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32768
 	Text string `json:"text,omitempty"`

@@ -132,7 +132,7 @@ func (c *Cache) Close() {
 
 func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (openai.Config, error) {
 	cfg := openai.Config{
-		Name: p.Name, BaseURL: p.Spec.BaseURL, Headers: map[string]string{},
+		Name: p.Name, BaseURL: p.Spec.BaseURL,
 		ConnectTimeout: time.Duration(p.Spec.Timeouts.ConnectSeconds) * time.Second,
 		IdleTimeout:    time.Duration(p.Spec.Timeouts.IdleSeconds) * time.Second,
 	}
@@ -153,7 +153,7 @@ func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (openai.C
 				return cfg, err
 			}
 		}
-		cfg.Headers[h.Name] = value
+		cfg.Headers = append(cfg.Headers, openai.Header{Name: h.Name, Value: value, Secret: h.ValueFrom != nil})
 	}
 	return cfg, nil
 }

@@ -44,6 +44,8 @@ func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model
 	_, isSyntax := errors.AsType[*json.SyntaxError](err)
 	_, isType := errors.AsType[*json.UnmarshalTypeError](err)
 	switch {
+	case errors.Is(err, errTooLong) && note.status >= http.StatusBadRequest:
+		return p.refusal(note.status, "", "")
 	case errors.Is(err, errIdle):
 		return as(model.Timeout, "sent nothing for %s", p.cfg.IdleTimeout)
 	case errors.Is(err, errTooLong):
@@ -91,6 +93,9 @@ func (p *Provider) refusal(status int, code, detail string) *model.Error {
 		return as(model.ContentFiltered, "the content filter refused the request")
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return as(model.Auth, "the endpoint refused the credentials (HTTP %d): check %s", status, p.credentials())
+	case strings.Contains(code, "insufficient_quota"):
+		// A 429 too, but one that no waiting cures.
+		return as(model.Auth, "the account's quota is used up (HTTP %d): check its plan and billing", status)
 	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
 		return as(model.RateLimited, "the endpoint's rate limit is reached (HTTP %d)", http.StatusTooManyRequests)
 	case status == http.StatusNotFound:

@@ -133,6 +133,7 @@ func TestErrorsOfOtherServers(t *testing.T) {
 		"wait in milliseconds": {"milliseconds are more exact than seconds", respond(429, "", "Retry-After: 2", "Retry-After-Ms: 1500"), said{model.RateLimited, limited, 1500 * time.Millisecond}},
 		"wait for ever":        {"a wait is bounded", respond(429, "", "Retry-After: 99999999999999"), said{model.RateLimited, limited, 24 * time.Hour}},
 		"negative wait":        {"and not negative", respond(429, "", "Retry-After-Ms: -9000000000000000000"), said{model.RateLimited, limited, 0}},
+		"used up":              {"no waiting cures this one", respond(429, `{"error":{"message":"You exceeded your quota.","code":"insufficient_quota"}}`, "Retry-After: 2"), said{model.Auth, `provider "demo": the account's quota is used up (HTTP 429): check its plan and billing: You exceeded your quota.`, 2 * time.Second}},
 		"past date":            {"nor in the past", respond(429, "", "Retry-After: Thu, 11 Jun 2026 15:04:00 GMT", "Date: Thu, 11 Jun 2026 15:04:05 GMT"), said{model.RateLimited, limited, 0}},
 		"wait of a 503":        {"other errors may ask for a wait too", respond(503, "", "Retry-After: 3"), said{model.Overloaded, `provider "demo": the endpoint failed (HTTP 503)`, 3 * time.Second}},
 		"plain text":           {"an error that is no JSON is shown as it is", respond(502, "<h1>Bad\r\n\x1b[31mGateway</h1>"), said{model.Overloaded, `provider "demo": the endpoint failed (HTTP 502): <h1>Bad [31mGateway</h1>`, 0}},
@@ -227,8 +228,8 @@ func TestEndlessRefusalIsLetGo(t *testing.T) {
 			}
 		}
 	})
-	if e := failure(t, provider(t, url)); e.Kind != model.ReplyTooLong {
-		t.Errorf("error %s %q, want ReplyTooLong", e.Kind, e.Message)
+	if e := failure(t, provider(t, url)); e.Kind != model.Overloaded {
+		t.Errorf("error %s %q, want Overloaded: the status says what is wrong, however long the body is", e.Kind, e.Message)
 	}
 	select {
 	case <-gone:

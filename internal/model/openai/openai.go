@@ -31,10 +31,17 @@ type Config struct {
 	APIKey string
 	// CredentialsFrom says where the key comes from, for messages, such as `Secret "openai" key "apiKey"`.
 	CredentialsFrom string
-	// Headers are sent with each request. Their values count as secrets.
-	Headers map[string]string
+	// Headers are sent with each request.
+	Headers []Header
 	// ConnectTimeout bounds the connection, TLS included; IdleTimeout the time in which no byte arrives.
 	ConnectTimeout, IdleTimeout time.Duration
+}
+
+// Header is sent with each request.
+type Header struct {
+	Name, Value string
+	// Secret values are kept out of messages.
+	Secret bool
 }
 
 // Provider is an endpoint. It implements model.Provider.

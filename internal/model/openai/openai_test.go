@@ -92,7 +92,7 @@ func TestRequests(t *testing.T) {
 		"tokens":       {"the limit is sent", model.Parameters{MaxOutputTokens: &tokens}, nil, func(s sent) bool { return s.MaxCompletionTokens != nil && *s.MaxCompletionTokens == 64 }},
 		"key":          {"the key is a bearer token", model.Parameters{}, nil, func(s sent) bool { return s.Authorization == "Bearer "+key }},
 		"no key":       {"no key, no header", model.Parameters{}, func(c *openai.Config) { c.APIKey = "" }, func(s sent) bool { return s.Authorization == "" }},
-		"header":       {"extra headers are sent", model.Parameters{}, func(c *openai.Config) { c.Headers = map[string]string{"X-Extra": "a b"} }, func(s sent) bool { return s.Extra == "a b" }},
+		"header":       {"extra headers are sent", model.Parameters{}, func(c *openai.Config) { c.Headers = []openai.Header{{Name: "X-Extra", Value: "a b"}} }, func(s sent) bool { return s.Extra == "a b" }},
 		"slash":        {"a slash at the end changes nothing", model.Parameters{}, func(c *openai.Config) { c.BaseURL += "//" }, func(s sent) bool { return s.Stream }},
 		"message name": {"names say what a message holds", model.Parameters{}, nil, func(s sent) bool { return s.Messages[1].Name == "user_message" && s.Messages[1].Role == "user" }},
 	} {

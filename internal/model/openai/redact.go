@@ -47,10 +47,16 @@ func (p *Provider) redact(text string) string {
 	return out.String()
 }
 
-// secrets are the key and the values of all headers, in the forms in which an endpoint may write them.
+// secrets are the key and the values of secret headers, in the forms in which an endpoint may write them.
 func (p *Provider) secrets() []string {
 	var all []string
-	for _, secret := range append([]string{p.cfg.APIKey}, values(p.cfg.Headers)...) {
+	bare := []string{p.cfg.APIKey}
+	for _, h := range p.cfg.Headers {
+		if h.Secret {
+			bare = append(bare, h.Value)
+		}
+	}
+	for _, secret := range bare {
 		forms := []string{secret, url.QueryEscape(secret), html.EscapeString(secret)}
 		if quoted, err := json.Marshal(secret); err == nil {
 			forms = append(forms, strings.Trim(string(quoted), `"`))
@@ -60,14 +66,6 @@ func (p *Provider) secrets() []string {
 				all = append(all, form)
 			}
 		}
-	}
-	return all
-}
-
-func values(m map[string]string) []string {
-	all := make([]string, 0, len(m))
-	for _, v := range m {
-		all = append(all, v)
 	}
 	return all
 }

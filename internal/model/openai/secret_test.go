@@ -37,7 +37,7 @@ func TestSecretsStayOutOfErrors(t *testing.T) {
 		"as finish reason": {"anywhere", respond(200, events(`{"choices":[{"index":0,"delta":{},"finish_reason":"`+key+`"}]}`), stream), `provider "demo": the answer ended for an unknown reason, "[redacted]"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := provider(t, raw(t, tc.handle), func(c *openai.Config) { c.Headers = map[string]string{"X-Auth": headerSecret} })
+			p := provider(t, raw(t, tc.handle), func(c *openai.Config) { c.Headers = []openai.Header{{Name: "X-Auth", Value: headerSecret, Secret: true}} })
 			if diff := cmp.Diff(tc.want, failure(t, p).Message); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
@@ -59,7 +59,7 @@ func TestRedirectIsRefused(t *testing.T) {
 		reached := make(chan http.Header, 1)
 		elsewhere := raw(t, func(_ http.ResponseWriter, r *http.Request) { reached <- r.Header })
 		p := provider(t, raw(t, respond(status, "", "Location: "+elsewhere)), func(c *openai.Config) {
-			c.Headers = map[string]string{"X-Auth": headerSecret}
+			c.Headers = []openai.Header{{Name: "X-Auth", Value: headerSecret, Secret: true}}
 		})
 		want := said{Kind: model.InvalidRequest, Message: `provider "demo": redirects to another address: set baseURL to the final one`}
 		if diff := cmp.Diff(want, saidOf(failure(t, p))); diff != "" {

@@ -49,7 +49,7 @@ func (p *Provider) unlikely(r *response) string {
 // transport adds headers, ends a request on which nothing arrives, and bounds what is read.
 type transport struct {
 	base      http.RoundTripper
-	headers   map[string]string
+	headers   []Header
 	anonymous bool
 	idle      time.Duration
 }
@@ -62,8 +62,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if t.anonymous {
 		out.Header.Del("Authorization") // the library sends an empty bearer token
 	}
-	for name, value := range t.headers {
-		out.Header.Set(name, value)
+	for _, h := range t.headers {
+		out.Header.Set(h.Name, h.Value)
 	}
 	resp, err := t.base.RoundTrip(out)
 	if err != nil {
