@@ -1,0 +1,310 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// StopReason is why the run of a Turn stopped.
+// +kubebuilder:validation:Enum=Completed;Prepared;MaxOutputTokens;ContentFilter;ContextLength;ModelError;PreparationError;Deadline;Cancelled
+type StopReason string
+
+// The reasons a run stops for.
+const (
+	// StopCompleted means that the model finished its answer.
+	StopCompleted StopReason = "Completed"
+	// StopPrepared means that the Turn was to be prepared only.
+	StopPrepared StopReason = "Prepared"
+	// StopMaxOutputTokens means that the answer was cut off at a limit of its length.
+	StopMaxOutputTokens StopReason = "MaxOutputTokens"
+	// StopContentFilter means that the provider's content filter withheld the answer.
+	StopContentFilter StopReason = "ContentFilter"
+	// StopContextLength means that the prompt was longer than the model's context window.
+	StopContextLength StopReason = "ContextLength"
+	// StopModelError means no model of the chain gave a usable answer.
+	StopModelError StopReason = "ModelError"
+	// StopPreparationError means that the prompt could not be made.
+	StopPreparationError StopReason = "PreparationError"
+	// StopDeadline means that the time of the Turn was over.
+	StopDeadline StopReason = "Deadline"
+	// StopCancelled means that somebody cancelled the Turn.
+	StopCancelled StopReason = "Cancelled"
+)
+
+// TurnStatus is the result of a Turn and its record.
+type TurnStatus struct {
+	// observedGeneration is the generation of the spec that this status speaks of.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions of the Turn. Succeeded is the main one: Unknown until the end, then True or False for ever.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// executor is the process this Turn is bound to, and the epoch of that binding.
+	// +optional
+	Executor *ExecutorBinding `json:"executor,omitempty"`
+
+	// startTime is when the Turn was bound to an executor for the first time since it became Active. The deadline counts
+	// from it.
+	// +optional
+	StartTime *metav1.MicroTime `json:"startTime,omitempty"`
+
+	// completionTime is when the Turn ended.
+	// +optional
+	CompletionTime *metav1.MicroTime `json:"completionTime,omitempty"`
+
+	// durationMilliseconds is the time from startTime to completionTime, in milliseconds.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	DurationMilliseconds *int64 `json:"durationMilliseconds,omitempty"`
+
+	// stopReason is why the run stopped.
+	// +optional
+	StopReason StopReason `json:"stopReason,omitempty"`
+
+	// preparation says how the prompt came about.
+	// +optional
+	Preparation *Preparation `json:"preparation,omitempty"`
+
+	// steps counts what the run did.
+	// +optional
+	Steps *StepCounts `json:"steps,omitempty"`
+
+	// result is the answer.
+	// +optional
+	Result *TurnResult `json:"result,omitempty"`
+
+	// usage is what the answer took and cost, over all attempts that the provider reported.
+	// +optional
+	Usage *Usage `json:"usage,omitempty"`
+
+	// decision is the record of how the answer was reached.
+	// +optional
+	Decision *Decision `json:"decision,omitempty"`
+}
+
+// ExecutorBinding binds a Turn to an executor.
+type ExecutorBinding struct {
+	// name of the executor, which is the name of its pod. It is empty while the Turn is bound to none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+
+	// epoch grows by one with each binding. Writes of an older epoch are refused.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Epoch int64 `json:"epoch"`
+}
+
+// Preparation says how the prompt of a Turn came about.
+type Preparation struct {
+	// promptProfile is the profile the prompt was made from.
+	// +required
+	PromptProfile PromptProfileRevision `json:"promptProfile"`
+
+	// provider is the name of the ModelProvider the prompt was made for: the one that served, if any did.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Provider string `json:"provider"`
+
+	// model the prompt was made for.
+	// +required
+	// +kubebuilder:validation:MaxLength=256
+	Model string `json:"model"`
+
+	// promptRenderHash is the SHA-256, in hexadecimal, of the stable part of the system prompt: the same for all Turns
+	// that got the same instructions.
+	// +required
+	// +kubebuilder:validation:MaxLength=64
+	PromptRenderHash string `json:"promptRenderHash"`
+
+	// promptHash is the SHA-256, in hexadecimal, of the whole system prompt.
+	// +required
+	// +kubebuilder:validation:MaxLength=64
+	PromptHash string `json:"promptHash"`
+
+	// contextHash is the first 16 hexadecimal digits of the SHA-256 of the context the Turn was given.
+	// +required
+	// +kubebuilder:validation:MaxLength=16
+	ContextHash string `json:"contextHash"`
+
+	// sections of the system prompt, in their order.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=63
+	Sections []string `json:"sections,omitempty"`
+
+	// stableChars is the length of the system prompt's stable part, in Unicode code points.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	StableChars int64 `json:"stableChars"`
+
+	// dynamicChars is the length of the system prompt's dynamic part, in Unicode code points.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	DynamicChars int64 `json:"dynamicChars"`
+
+	// messageCount is the number of messages the model got.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	MessageCount int32 `json:"messageCount"`
+}
+
+// PromptProfileRevision names one version of a profile.
+type PromptProfileRevision struct {
+	// name of the PromptProfile object.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// id of the logical prompt.
+	// +required
+	// +kubebuilder:validation:MaxLength=128
+	ID string `json:"id"`
+
+	// version of the prompt.
+	// +required
+	// +kubebuilder:validation:MaxLength=64
+	Version string `json:"version"`
+
+	// generation of the PromptProfile object; 0 where the Turn ran without a cluster.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Generation int64 `json:"generation,omitempty"`
+}
+
+// StepCounts counts what a run did.
+type StepCounts struct {
+	// count is the number of steps: model replies the run went on from.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Count int32 `json:"count"`
+
+	// modelRequests is the number of requests sent to models, retries included.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	ModelRequests int32 `json:"modelRequests"`
+
+	// modelRetries is the number of requests that repeated a failed one.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	ModelRetries int32 `json:"modelRetries"`
+
+	// resumes is how often the Turn was taken up again after its executor went away or it was suspended.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Resumes int32 `json:"resumes"`
+}
+
+// TurnResult is the answer of a Turn.
+type TurnResult struct {
+	// text of the answer, at most 32768 bytes as JSON has it; of a longer one, its beginning.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32768
+	Text string `json:"text,omitempty"`
+
+	// truncated is true when text holds only the beginning of the answer.
+	// +optional
+	Truncated bool `json:"truncated,omitempty"`
+
+	// bytes is the length of the whole answer, in bytes of UTF-8.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Bytes int64 `json:"bytes,omitempty"`
+
+	// preview is the beginning of the answer on one line, at most 80 characters.
+	// +optional
+	// +kubebuilder:validation:MaxLength=80
+	Preview string `json:"preview,omitempty"`
+
+	// citations are the sources of the answer.
+	// +optional
+	Citations *Citations `json:"citations,omitempty"`
+}
+
+// Citations are the sources of an answer.
+type Citations struct {
+	// local are the sources of the facts that the Turn was given, at most 8, without repeats, in their order.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=512
+	Local []string `json:"local,omitempty"`
+}
+
+// Usage counts tokens, as the provider reports them.
+type Usage struct {
+	// inputTokens of all requests, cached ones included.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	InputTokens int64 `json:"inputTokens"`
+
+	// outputTokens of all replies, reasoning included.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	OutputTokens int64 `json:"outputTokens"`
+
+	// totalTokens is the sum of input and output.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	TotalTokens int64 `json:"totalTokens"`
+
+	// reasoningTokens is how many of the output tokens the model spent on reasoning.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ReasoningTokens int64 `json:"reasoningTokens,omitempty"`
+
+	// cacheReadTokens is how many of the input tokens were read from the provider's cache.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	CacheReadTokens int64 `json:"cacheReadTokens,omitempty"`
+
+	// cost of these tokens at the provider's prices. It is absent where a model that was used has no price.
+	// +optional
+	Cost *Cost `json:"cost,omitempty"`
+}
+
+// Cost is an amount of money.
+type Cost struct {
+	// amount as a decimal, such as 0.0123.
+	// +required
+	// +kubebuilder:validation:MaxLength=40
+	Amount string `json:"amount"`
+
+	// currency as an ISO 4217 code.
+	// +required
+	// +kubebuilder:validation:MaxLength=3
+	Currency string `json:"currency"`
+}
+
+// Strategy is the way an answer was reached.
+// +kubebuilder:validation:Enum=DirectAnswer
+type Strategy string
+
+// StrategyDirectAnswer means that the model answered from its prompt, without tools.
+const StrategyDirectAnswer Strategy = "DirectAnswer"
+
+// Decision is the record of how an answer was reached.
+type Decision struct {
+	// key of the kind of decision, from the Agent's decisionKey.
+	// +required
+	// +kubebuilder:validation:MaxLength=128
+	Key string `json:"key"`
+
+	// strategy is the way the answer was reached. DirectAnswer: from the prompt, without tools.
+	// +required
+	Strategy Strategy `json:"strategy"`
+
+	// promptRenderHash of the prompt, as in preparation.
+	// +required
+	// +kubebuilder:validation:MaxLength=64
+	PromptRenderHash string `json:"promptRenderHash"`
+
+	// contextHash of the context, as in preparation.
+	// +required
+	// +kubebuilder:validation:MaxLength=16
+	ContextHash string `json:"contextHash"`
+}
