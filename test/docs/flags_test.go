@@ -1,0 +1,87 @@
+package docs_test
+
+import (
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+func TestEveryFlagOfTheManagerIsOnItsPage(t *testing.T) {
+	const path = "docs/operations.md"
+	page := read(t, path)
+	var o manager.Options
+	flags := pflag.NewFlagSet("manager", pflag.ContinueOnError)
+	o.AddFlags(flags)
+	flags.VisitAll(func(f *pflag.Flag) {
+		line := row(page, "--"+f.Name)
+		twin := manager.EnvPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if !strings.Contains(line, "| `"+twin+"` |") {
+			t.Errorf("%s must have a row for `--%s` with its twin `%s`, has: %q", path, f.Name, twin, line)
+		}
+		// The host name is this machine's; an empty or nil default is told in words.
+		if d := f.DefValue; d != "" && d != "[]" && f.Name != "executor-name" && !strings.Contains(line, "| `"+d+"` |") {
+			t.Errorf("%s: the row of `--%s` must give its default `%s`: %q", path, f.Name, d, line)
+		}
+		if !strings.Contains(page, f.Usage) {
+			t.Errorf("%s: the output of --help is not current: it lacks %q", path, f.Usage)
+		}
+	})
+}
+
+func TestTheHelpOfTheCommandLineIsOnItsPage(t *testing.T) {
+	const path = "docs/cli.md"
+	page := read(t, path)
+	for _, cmd := range commandLine().Commands() {
+		switch cmd.Name() {
+		case "help":
+		case "render", "run":
+			// What the page shows has no space at the ends of lines.
+			for line := range strings.Lines(help(t, cmd)) {
+				if line = strings.TrimRight(line, " \n"); line != "" && !strings.Contains(page, line) {
+					t.Errorf("%s: the output of capstan %s --help is not current: it lacks %q", path, cmd.Name(), line)
+				}
+			}
+		default:
+			if row(page, "capstan "+cmd.Name()) == "" {
+				t.Errorf("%s has no row for `capstan %s`", path, cmd.Name())
+			}
+		}
+	}
+}
+
+func commandLine() *cobra.Command {
+	return cli.Command(cli.Environment{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
+}
+
+func help(t *testing.T, cmd *cobra.Command) string {
+	t.Helper()
+	var text strings.Builder
+	cmd.SetOut(&text)
+	cmd.InitDefaultHelpFlag()
+	if err := cmd.Help(); err != nil {
+		t.Fatal(err)
+	}
+	return text.String()
+}
+
+var metricName = regexp.MustCompile(`Name: "(capstan_[a-z_]+)"`)
+
+func TestEveryMetricIsOnItsPage(t *testing.T) {
+	const path = "docs/operations.md"
+	names := metricName.FindAllStringSubmatch(read(t, "internal/executor/metrics.go"), -1)
+	if len(names) == 0 {
+		t.Fatal("internal/executor/metrics.go declares no metric: it must have moved")
+	}
+	for _, name := range names {
+		if row(read(t, path), name[1]) == "" {
+			t.Errorf("%s has no row for the metric `%s`", path, name[1])
+		}
+	}
+}

@@ -1,0 +1,47 @@
+// Package docs_test checks that the pages are complete and current: what the code has is on its page, and what a page
+// points to exists.
+package docs_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// root is the folder of the repository.
+const root = "../.."
+
+// read returns a file of the repository.
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// pages returns the paths of all pages, from the root.
+func pages(t *testing.T) []string {
+	t.Helper()
+	all := []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "charts/capstan/README.md"}
+	found, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range found {
+		all = append(all, "docs/"+filepath.Base(path))
+	}
+	return all
+}
+
+// row returns the row of a page's table that begins with a name in backquotes; empty if there is none.
+func row(page, name string) string {
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(line, "| `"+name+"` |") {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,96 @@
+package examples_test
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manifest"
+)
+
+var _ = Describe("examples", func() {
+	for _, folder := range folders() {
+		It("applies "+folder, func(ctx SpecContext) {
+			namespace := newNamespace(ctx)
+			files := filesOf(folder)
+			Expect(files).NotTo(BeEmpty(), "a folder of examples must hold manifests")
+			for _, file := range files {
+				create(ctx, namespace, file)
+			}
+		})
+
+		It("can be run without a cluster: "+folder, func(ctx SpecContext) {
+			set, err := manifest.Load(ctx, []string{filepath.Join(root, "examples", folder)}, manifest.Options{})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(set.Ignored).To(BeEmpty())
+			Expect(set.Turns()).NotTo(BeEmpty(), "an example must show a Turn")
+			for _, turn := range set.Turns() {
+				expectWhole(set, turn)
+			}
+		})
+	}
+
+	It("can all be applied to one namespace: no two share a name", func(ctx SpecContext) {
+		_, err := manifest.Load(ctx, []string{filepath.Join(root, "examples")}, manifest.Options{})
+		Expect(err).NotTo(HaveOccurred())
+	})
+})
+
+var _ = Describe("pages", func() {
+	for _, page := range pages() {
+		It("shows manifests that are accepted: "+filepath.Base(page), func(ctx SpecContext) {
+			for _, block := range blocksOf(page) {
+				create(ctx, newNamespace(ctx), block)
+				_, err := manifest.Load(ctx, []string{"-"}, manifest.Options{Stdin: strings.NewReader(block.text)})
+				Expect(err).NotTo(HaveOccurred(), block.name)
+			}
+		})
+	}
+})
+
+// newNamespace makes a namespace for one spec. envtest cannot delete it, and need not.
+func newNamespace(ctx context.Context) string {
+	GinkgoHelper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "example-"}}
+	Expect(apiClient.Create(ctx, namespace)).To(Succeed())
+	return namespace.Name
+}
+
+// create creates all objects of a text; a field that the API server does not know is an error.
+func create(ctx context.Context, namespace string, from source) {
+	GinkgoHelper()
+	all, err := objects(from.text)
+	Expect(err).NotTo(HaveOccurred(), from.name)
+	Expect(all).NotTo(BeEmpty(), "%s must hold an object", from.name)
+	for _, object := range all {
+		Expect(isExampleKind(object.GetKind())).To(BeTrue(), "%s: unexpected kind %q", from.name, object.GetKind())
+		Expect(object.GetNamespace()).To(BeEmpty(), "%s: readers choose the namespace themselves", from.name)
+		object.SetNamespace(namespace)
+		Expect(apiClient.Create(ctx, object, client.FieldValidation("Strict"))).To(Succeed(), from.name)
+	}
+}
+
+// expectWhole asserts that all that a Turn leads to is in the same folder.
+func expectWhole(set *manifest.Set, turn *v1alpha1.Turn) {
+	GinkgoHelper()
+	agent, ok := set.Agent(turn.Namespace, turn.Spec.AgentRef.Name)
+	Expect(ok).To(BeTrue(), "Agent %q must be there", turn.Spec.AgentRef.Name)
+	_, ok = set.PromptProfile(turn.Namespace, agent.Spec.PromptProfileRef.Name)
+	Expect(ok).To(BeTrue(), "PromptProfile %q must be there", agent.Spec.PromptProfileRef.Name)
+	for _, m := range agent.Spec.Models {
+		provider, ok := set.ModelProvider(turn.Namespace, m.ProviderRef.Name)
+		Expect(ok).To(BeTrue(), "ModelProvider %q must be there", m.ProviderRef.Name)
+		if ref := provider.Spec.CredentialsRef; ref != nil {
+			secret, ok := set.Secret(turn.Namespace, ref.Name)
+			Expect(ok).To(BeTrue(), "Secret %q must be there", ref.Name)
+			Expect(secret.Data).To(HaveKey(ref.Key))
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package examples_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// root is the folder of the repository.
+const root = "../.."
+
+// source is a text of manifests and where it stands.
+type source struct{ name, text string }
+
+// folders returns the folders of examples.
+func folders() []string {
+	entries, err := os.ReadDir(filepath.Join(root, "examples"))
+	if err != nil {
+		panic(err) // specs are made of them, so no spec can report it
+	}
+	var all []string
+	for _, e := range entries {
+		if e.IsDir() {
+			all = append(all, e.Name())
+		}
+	}
+	return all
+}
+
+// filesOf returns the manifests of a folder of examples.
+func filesOf(folder string) []source {
+	var all []source
+	err := filepath.WalkDir(filepath.Join(root, "examples", folder), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		all = append(all, source{name: path, text: string(text)})
+		return err
+	})
+	if err != nil {
+		panic(err)
+	}
+	return all
+}
+
+// pages returns the pages that hold manifests for readers.
+func pages() []string {
+	all, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		panic(err)
+	}
+	return append(all, filepath.Join(root, "README.md"), filepath.Join(root, "examples", "README.md"))
+}
+
+// blocksOf returns the fenced blocks of a page that are marked as YAML, named by the line they begin at.
+func blocksOf(page string) []source {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		panic(err)
+	}
+	var all []source
+	var block []string
+	begin := 0
+	for i, line := range strings.Split(string(text), "\n") {
+		switch {
+		case begin == 0 && line == "```yaml":
+			begin = i + 1
+		case begin > 0 && line == "```":
+			all = append(all, source{name: fmt.Sprintf("%s:%d", page, begin), text: strings.Join(block, "\n")})
+			begin, block = 0, nil
+		case begin > 0:
+			block = append(block, line)
+		}
+	}
+	return all
+}
+
+// objects returns the objects of a text.
+func objects(text string) ([]*unstructured.Unstructured, error) {
+	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewBufferString(text)))
+	var all []*unstructured.Unstructured
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(document, &object.Object); err != nil {
+			return nil, err
+		}
+		if len(object.Object) > 0 {
+			all = append(all, object)
+		}
+	}
+}
+
+// kinds are those that an example may hold.
+var kinds = []string{"Agent", "ModelProvider", "PromptProfile", "Turn", "Secret"}
+
+func isExampleKind(kind string) bool { return slices.Contains(kinds, kind) }
