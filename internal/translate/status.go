@@ -12,6 +12,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
@@ -37,7 +38,7 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 	if r.Text != "" {
 		s.Result = result(r)
 	}
-	if r.Counts.ModelRequests > 0 {
+	if r.Record.Usage != (model.Usage{}) {
 		s.Usage = usage(r.Record)
 	}
 	if d := r.Record.Decision; d != nil {

@@ -19,6 +19,9 @@ const (
 	PromptRendered Kind = "prompt.rendered"
 	// Prepared means that the messages of the Turn were frozen.
 	Prepared Kind = "prepared"
+	// ModelRequested means that a request to a model is about to be sent. Without a ModelFailed or ModelReplied after it,
+	// nobody knows what became of it, and it may have been paid for.
+	ModelRequested Kind = "model.requested"
 	// ModelFailed means that a request to a model failed.
 	ModelFailed Kind = "model.failed"
 	// ModelReplied means that a model replied. It is never asked again for the same step.

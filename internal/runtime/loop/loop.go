@@ -54,6 +54,14 @@ type Input struct {
 	Log *journal.Log
 }
 
+// Request is a request that is about to be sent, as the journal keeps it.
+type Request struct {
+	Provider string `json:"provider"`
+	Model    string `json:"model"`
+	// Attempt counts the requests to this model for this step, over all runs, from 1.
+	Attempt int `json:"attempt"`
+}
+
 // Attempt is a failed request, as the journal keeps it.
 type Attempt struct {
 	Provider   string          `json:"provider"`
@@ -62,7 +70,6 @@ type Attempt struct {
 	Message    string          `json:"message"`
 	Usage      model.Usage     `json:"usage"`
 	DurationMS int64           `json:"durationMilliseconds"`
-	Retry      bool            `json:"retry,omitempty"` // it repeated a failed request
 }
 
 // Step is a reply, as the journal keeps it.
@@ -72,7 +79,6 @@ type Step struct {
 	Model      string      `json:"model"`
 	Reply      model.Reply `json:"reply"`
 	DurationMS int64       `json:"durationMilliseconds"`
-	Retry      bool        `json:"retry,omitempty"` // it repeated a failed request
 }
 
 // Error is a chain of which no model gave a usable answer.
@@ -131,23 +137,31 @@ func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Ste
 	request := model.Request{Model: c.Model, Messages: p.Messages, Parameters: c.Parameters}
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
-	for attempt := 1; ; attempt++ {
+	attempt, err := in.sent(c)
+	if err != nil {
+		return nil, err
+	}
+	for {
 		if err := in.safePoint(ctx); err != nil {
+			return nil, err
+		}
+		attempt++
+		if err := in.Log.Append(ctx, journal.Record{Kind: journal.ModelRequested, Payload: Request{
+			Provider: c.ProviderName, Model: c.Model, Attempt: attempt,
+		}}); err != nil {
 			return nil, err
 		}
 		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 		reply, err := c.Provider.Generate(ctx, request)
 		took := time.Since(begin).Milliseconds()
 		if err == nil {
-			return in.keep(ctx, Step{
-				Step: 1, Provider: c.ProviderName, Model: c.Model, Reply: reply, DurationMS: took, Retry: attempt > 1,
-			})
+			return in.keep(ctx, Step{Step: 1, Provider: c.ProviderName, Model: c.Model, Reply: reply, DurationMS: took})
 		}
 		failure := model.AsError(err)
 		// A request that was cut short was sent all the same: it counts, and so does what it used.
 		err = in.Log.Append(ctx, journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
 			Provider: c.ProviderName, Model: c.Model, Kind: failure.Kind, Message: failure.Message,
-			Usage: failure.Usage, DurationMS: took, Retry: attempt > 1,
+			Usage: failure.Usage, DurationMS: took,
 		}})
 		if ctx.Err() != nil {
 			return nil, ended(ctx, err)
@@ -165,6 +179,22 @@ func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Ste
 			return nil, err
 		}
 	}
+}
+
+// sent counts the requests to a candidate that earlier runs have sent. A run sends at least one of its own: one that was
+// cut off by a restart must not use up the only attempt.
+func (in Input) sent(c Candidate) (int, error) {
+	requests, err := journal.All[Request](in.Log, journal.ModelRequested)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, r := range requests {
+		if r.Provider == c.ProviderName && r.Model == c.Model {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // ended returns the cause of a context that ended, with the error of the journal if there is one.

@@ -149,9 +149,21 @@ func TestBackoff(t *testing.T) {
 				}
 			}
 			for i, a := range attempts(t, in) {
-				if a.Retry != (i > 0) || a.Usage.InputTokens != 7 {
+				if a.Usage.InputTokens != 7 {
 					t.Errorf("attempt %d is journalled as %+v", i+1, a)
 				}
+			}
+			requests, err := journal.All[loop.Request](in.Log, journal.ModelRequested)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, r := range requests {
+				if want := (loop.Request{Provider: "one", Model: c.Model, Attempt: i + 1}); r != want {
+					t.Errorf("request %d is journalled as %+v, want %+v", i+1, r, want)
+				}
+			}
+			if len(requests) != len(s.asked) {
+				t.Errorf("%d requests are journalled, want one for each of the %d sent", len(requests), len(s.asked))
 			}
 		})
 	}

@@ -12,6 +12,8 @@ type past struct {
 	seen bool
 	// prepared is the newest preparation.
 	prepared *prepare.Prepared
+	// requests are all that were sent, or were about to be.
+	requests []loop.Request
 	// attempts are the requests that failed.
 	attempts []loop.Attempt
 	// step is the reply that was bought.
@@ -26,6 +28,9 @@ func replay(log *journal.Log) (past, error) {
 	if p.prepared, err = last[prepare.Prepared](log, journal.Prepared); err != nil {
 		return p, err
 	}
+	if p.requests, err = journal.All[loop.Request](log, journal.ModelRequested); err != nil {
+		return p, err
+	}
 	if p.attempts, err = journal.All[loop.Attempt](log, journal.ModelFailed); err != nil {
 		return p, err
 	}
@@ -35,7 +40,7 @@ func replay(log *journal.Log) (past, error) {
 	if p.result, err = last[Result](log, journal.Finalized); err != nil {
 		return p, err
 	}
-	p.seen = p.prepared != nil || len(p.attempts) > 0 || p.step != nil || p.result != nil
+	p.seen = p.prepared != nil || len(p.requests) > 0 || p.step != nil || p.result != nil
 	return p, nil
 }
 
@@ -48,18 +53,14 @@ func last[T any](log *journal.Log, kind journal.Kind) (*T, error) {
 }
 
 func (p past) counts() Counts {
-	c := Counts{ModelRequests: len(p.attempts)}
-	for _, a := range p.attempts {
-		if a.Retry {
+	c := Counts{ModelRequests: len(p.requests)}
+	for _, r := range p.requests {
+		if r.Attempt > 1 {
 			c.ModelRetries++
 		}
 	}
 	if p.step != nil {
 		c.Steps = 1
-		c.ModelRequests++
-		if p.step.Retry {
-			c.ModelRetries++
-		}
 	}
 	return c
 }

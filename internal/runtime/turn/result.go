@@ -59,7 +59,7 @@ type Result struct {
 type Counts struct {
 	// Steps are model replies.
 	Steps int `json:"steps"`
-	// ModelRequests are requests sent, ModelRetries those of them that repeated a failed one.
+	// ModelRequests are requests sent, also those that a restart cut off; ModelRetries are those of them that repeated one.
 	ModelRequests int `json:"modelRequests"`
 	ModelRetries  int `json:"modelRetries"`
 }

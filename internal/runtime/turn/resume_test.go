@@ -23,7 +23,7 @@ func whole(t *testing.T) (journal.Journal, *turn.Result) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []journal.Kind{"prompt.rendered", "prepared", "model.failed", "model.replied", "finalized"}
+	want := []journal.Kind{"prompt.rendered", "prepared", "model.requested", "model.failed", "model.requested", "model.replied", "finalized"}
 	if diff := cmp.Diff(want, kinds(t, j)); diff != "" {
 		t.Fatalf("journal: -want +got:\n%s", diff)
 	}
@@ -32,17 +32,18 @@ func whole(t *testing.T) (journal.Journal, *turn.Result) {
 
 func TestResume(t *testing.T) {
 	for name, tc := range map[string]struct {
-		reason  string
-		entries int // of the whole journal that the earlier run left
-		asked   int
-		retries int
-		resumed bool
+		reason   string
+		entries  int // of the whole journal that the earlier run left
+		asked    int
+		requests int
+		resumed  bool
 	}{
-		"nothing":   {"the Turn begins", 0, 2, 1, false},
-		"prepared":  {"the prompt is not made again", 2, 2, 1, true},
-		"failed":    {"the failed request counts on", 3, 1, 0, true},
-		"replied":   {"a reply that was bought is not bought again", 4, 0, 1, true},
-		"finalized": {"an end stays as it is", 5, 0, 1, false},
+		"nothing":   {"the Turn begins", 0, 2, 2, false},
+		"prepared":  {"the prompt is not made again", 2, 2, 2, true},
+		"failed":    {"the failed request counts on", 4, 1, 2, true},
+		"cut off":   {"a request of which nobody knows what became counts too", 5, 1, 3, true},
+		"replied":   {"a reply that was bought is not bought again", 6, 0, 2, true},
+		"finalized": {"an end stays as it is", 7, 0, 2, false},
 	} {
 		for store, open := range journals {
 			t.Run(name+"/"+store, func(t *testing.T) {
@@ -66,7 +67,8 @@ func TestResume(t *testing.T) {
 					t.Errorf("the model was asked %d times, want %d: %s", s.asked(), tc.asked, tc.reason)
 				}
 				expected := *want
-				expected.Resumed, expected.Counts.ModelRetries = tc.resumed, tc.retries
+				expected.Resumed = tc.resumed
+				expected.Counts.ModelRequests, expected.Counts.ModelRetries = tc.requests, tc.requests-1
 				if diff := cmp.Diff(asJSON(t, expected), asJSON(t, got)); diff != "" {
 					t.Errorf("result: %s: -want +got:\n%s", tc.reason, diff)
 				}
@@ -90,7 +92,7 @@ func TestResumeGoesOnWithTheFallback(t *testing.T) {
 	two, second := candidate("p1", 1, says("Nothing."))
 	in := input(one, two)
 	in.Epoch = 2
-	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 5)).Run(t.Context(), in)
+	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 6)).Run(t.Context(), in)
 	if err != nil || first.asked() != 0 || second.asked() != 1 {
 		t.Fatalf("Run: %v, asked %d and %d times; want only the model that the earlier run had got to", err, first.asked(), second.asked())
 	}
@@ -103,8 +105,8 @@ func TestResumeGoesOnWithTheFallback(t *testing.T) {
 }
 
 func TestFailureOfTheJournal(t *testing.T) {
-	// Appends: the preparation, the failed attempt, the reply, the end.
-	for n := 1; n <= 4; n++ {
+	// Appends: the preparation, a request, its failure, a request, its reply, the end.
+	for n := 1; n <= 6; n++ {
 		for _, written := range []bool{false, true} {
 			t.Run(fmt.Sprintf("append %d, written %t", n, written), func(t *testing.T) {
 				c, s := candidate("p0", 3, fails(model.Overloaded), says("Nothing."))
@@ -120,7 +122,7 @@ func TestFailureOfTheJournal(t *testing.T) {
 					t.Fatalf("the next run: %+v, %v; want the answer", result, err)
 				}
 				want := 2 // a failure and an answer
-				if n == 3 && !written {
+				if n == 5 && !written {
 					want = 3 // the answer was lost, and is bought once more
 				}
 				if s.asked() != want {
@@ -176,7 +178,7 @@ func TestHoldAnswer(t *testing.T) {
 	if result, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) || result != nil {
 		t.Fatalf("Run = %+v, %v; want ErrInterrupted with the answer kept", result, err)
 	}
-	if diff := cmp.Diff([]journal.Kind{"prompt.rendered", "prepared", "model.replied"}, kinds(t, j)); diff != "" {
+	if diff := cmp.Diff([]journal.Kind{"prompt.rendered", "prepared", "model.requested", "model.replied"}, kinds(t, j)); diff != "" {
 		t.Errorf("journal: -want +got:\n%s", diff)
 	}
 	in.Epoch, in.HoldAnswer, in.Timeout = 2, nil, -1
