@@ -78,6 +78,7 @@ fmt: ## Format the code.
 generate: ## Generate deepcopy, CRDs, RBAC and the chart's copies of them; tidy go.mod.
 	$(CONTROLLER_GEN) object paths=./api/...
 	$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=config/crd/bases
+	go run ./hack/crds config/crd/bases
 	$(CONTROLLER_GEN) rbac:roleName=capstan-manager paths=./internal/controller/... output:rbac:dir=config/rbac
 	go run ./hack/chart
 	go mod tidy

@@ -40,7 +40,7 @@ type Limits struct {
 	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
 
 	// startingDeadlineSeconds is how long the Turn may wait to start (for its Agent, or for a free place), in
-	// seconds, from its creation or from the end of a suspension. From 1 to 604800; 3600 where neither Turn nor
+	// seconds, from its creation or from the end of a suspension. From 1 to 604800; 600 where neither Turn nor
 	// Agent gives one. A Turn that waits longer ends with reason DeadlineExceeded.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -52,5 +52,5 @@ const (
 	// DefaultTimeoutSeconds is the wall time of a Turn where neither it nor its Agent gives one.
 	DefaultTimeoutSeconds int32 = 60
 	// DefaultStartingDeadlineSeconds is how long a Turn waits to start where neither it nor its Agent says.
-	DefaultStartingDeadlineSeconds int32 = 3600
+	DefaultStartingDeadlineSeconds int32 = 600
 )

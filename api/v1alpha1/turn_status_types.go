@@ -3,7 +3,7 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // StopReason is why the run of a Turn stopped.
-// +kubebuilder:validation:Enum=Completed;Prepared;MaxOutputTokens;ContentFilter;ContextLength;ModelError;PreparationError;Deadline;Cancelled
+// +kubebuilder:validation:Enum=Completed;Prepared;MaxOutputTokens;ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;Cancelled
 type StopReason string
 
 // The reasons a run stops for.
@@ -22,6 +22,8 @@ const (
 	StopModelError StopReason = "ModelError"
 	// StopPreparationError means that the prompt could not be made.
 	StopPreparationError StopReason = "PreparationError"
+	// StopInvalidSpec means that the spec passed the schema and still cannot be worked on.
+	StopInvalidSpec StopReason = "InvalidSpec"
 	// StopDeadline means that the time of the Turn was over.
 	StopDeadline StopReason = "Deadline"
 	// StopCancelled means that somebody cancelled the Turn.
@@ -60,7 +62,9 @@ type TurnStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	DurationMilliseconds *int64 `json:"durationMilliseconds,omitempty"`
 
-	// stopReason is why the run stopped.
+	// stopReason is why the run stopped: Completed, Prepared, MaxOutputTokens (the answer was cut off), ContentFilter,
+	// ContextLength (the prompt is too long for the model), ModelError (no model gave a usable answer), PreparationError,
+	// InvalidSpec, Deadline or Cancelled.
 	// +optional
 	StopReason StopReason `json:"stopReason,omitempty"`
 
@@ -76,7 +80,8 @@ type TurnStatus struct {
 	// +optional
 	Result *TurnResult `json:"result,omitempty"`
 
-	// usage is what the answer took and cost, over all attempts that the provider reported.
+	// usage is what the answer took and cost, over all attempts that the provider reported. It is absent where the
+	// provider reported none.
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
 
@@ -183,12 +188,12 @@ type StepCounts struct {
 	// +kubebuilder:validation:Minimum=0
 	Count int32 `json:"count"`
 
-	// modelRequests is the number of requests sent to models, retries included.
+	// modelRequests is the number of requests sent to models, retries included, and those that a restart cut off.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	ModelRequests int32 `json:"modelRequests"`
 
-	// modelRetries is the number of requests that repeated a failed one.
+	// modelRetries is the number of requests that repeated one that failed or was cut off.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	ModelRetries int32 `json:"modelRetries"`

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRewriteJoinsLinesOfParagraphs(t *testing.T) {
+	for name, tc := range map[string]struct{ reason, in, want string }{
+		"lines":      {"a comment's line ends mean nothing", "---\ndescription: |-\n  one\n  two\n  three\n", "---\ndescription: one two three\n"},
+		"paragraphs": {"an empty line does", "---\ndescription: |-\n  one\n  two\n\n  three\n", "---\ndescription: |-\n  one two\n\n  three\n"},
+		"list":       {"so does an entry of a list", "---\ndescription: |-\n  these:\n  - one\n  - two\n", "---\ndescription: |-\n  these:\n  - one\n  - two\n"},
+		"field":      {"a field of that name has a description of its own", "---\nproperties:\n  description:\n    description: |-\n      one\n      two\n    type: string\n", "---\nproperties:\n  description:\n    description: one two\n    type: string\n"},
+		"other":      {"other texts stay", "---\nmessage: |-\n  one\n  two\n", "---\nmessage: |-\n  one\n  two\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			file := filepath.Join(dir, "crd.yaml")
+			if err := os.WriteFile(file, []byte(tc.in), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // the second time changes nothing
+				if err := run(dir); err != nil {
+					t.Fatal(err)
+				}
+				got, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(tc.want, string(got)); diff != "" {
+					t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestAnEmptyFolderIsAnError(t *testing.T) {
+	if err := run(t.TempDir()); err == nil {
+		t.Error("run succeeded without a CRD")
+	}
+}
