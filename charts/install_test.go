@@ -85,7 +85,7 @@ func (c cluster) check(t *testing.T, account string, questions []access) {
 // inOwnNamespace is what holds however Capstan is installed.
 var inOwnNamespace = []access{
 	{"capstan-system", "create", "leases.coordination.k8s.io", true},
-	{"capstan-system", "create", "events", true},
+	{"capstan-system", "create", "events", false},
 	{"capstan-system", "get", "pods", false},
 	{"default", "get", "leases.coordination.k8s.io", false},
 	{"default", "create", "events", false},

@@ -131,7 +131,7 @@ type PromptProfileStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the profile. Ready is True when it renders.
+	// conditions of the profile. Ready is True when it renders; Stalled is True, and otherwise absent, when it does not.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -78,7 +78,7 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	if equality.Semantic.DeepEqual(before, &a.Status) {
 		return ctrl.Result{}, nil
 	}
-	return ctrl.Result{}, ignoreStale(r.Client.Status().Update(ctx, &a))
+	return written(ctrl.Result{}, r.Client.Status().Update(ctx, &a))
 }
 
 // readiness sums findings up: the first that does not hold is the reason, the messages of all are told.

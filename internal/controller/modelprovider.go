@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -62,12 +63,11 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	before := p.Status.DeepCopy()
 	found.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, r.Now())
 	p.Status.ObservedGeneration = p.Generation
-	if !equality.Semantic.DeepEqual(before, &p.Status) {
-		if err := r.Client.Status().Update(ctx, &p); err != nil {
-			return ctrl.Result{}, ignoreStale(err)
-		}
+	again := ctrl.Result{RequeueAfter: r.next(&p, found)}
+	if equality.Semantic.DeepEqual(before, &p.Status) {
+		return again, nil
 	}
-	return ctrl.Result{RequeueAfter: r.next(&p, found)}, nil
+	return written(again, r.Client.Status().Update(ctx, &p))
 }
 
 // next is when to look again. A provider that is not ready is looked at after as long as it has been so, which doubles
@@ -90,20 +90,38 @@ func (r *ModelProviderReconciler) probe(ctx context.Context, p *v1alpha1.ModelPr
 	if missing, ok := errors.AsType[*providers.SecretError](err); ok {
 		return finding{reason: v1alpha1.ReasonSecretNotFound, message: missing.Reason}, nil
 	}
+	if apierrors.IsForbidden(err) {
+		// Only those who grant the manager its rights can help, and they look here.
+		return finding{reason: v1alpha1.ReasonSecretNotFound, message: err.Error()}, nil
+	}
 	if err != nil {
 		return finding{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	if err := provider.Probe(ctx); err != nil {
-		failure := model.AsError(err)
-		switch {
-		case failure.Kind == model.Auth:
-			return finding{reason: v1alpha1.ReasonCredentialsRejected, message: failure.Message}, nil
-		case ctx.Err() != nil:
-			return finding{reason: v1alpha1.ReasonEndpointUnreachable, message: fmt.Sprintf("the endpoint did not answer a probe within %s", probeTimeout)}, nil
-		}
-		return finding{reason: v1alpha1.ReasonEndpointUnreachable, message: failure.Message}, nil
+	listed, err := provider.Probe(ctx)
+	if err != nil {
+		return failedProbe(ctx, p.Name, err), nil
 	}
-	return finding{holds: true, reason: v1alpha1.ReasonReady, message: "the endpoint answers"}, nil
+	answers := "the endpoint answers"
+	if !listed {
+		answers += ", but has no list of models at baseURL/models: if Turns fail with HTTP 404, check the path of baseURL"
+	}
+	return finding{holds: true, reason: v1alpha1.ReasonReady, message: answers}, nil
+}
+
+// failedProbe says what a failed probe means. The provider's name is left out: the object says it.
+func failedProbe(ctx context.Context, name string, err error) finding {
+	failure := model.AsError(err)
+	f := finding{
+		reason:  v1alpha1.ReasonEndpointUnreachable,
+		message: strings.TrimPrefix(failure.Message, fmt.Sprintf("provider %q: ", name)),
+	}
+	switch {
+	case failure.Kind == model.Auth:
+		f.reason = v1alpha1.ReasonCredentialsRejected
+	case ctx.Err() != nil:
+		f.message = fmt.Sprintf("the endpoint did not answer a probe within %s", probeTimeout)
+	}
+	return f
 }

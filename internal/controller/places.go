@@ -3,11 +3,16 @@ package controller
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
 // ExecutorInfo is an executor that Turns can be bound to.
@@ -23,130 +28,152 @@ type ExecutorInfo struct {
 type places struct {
 	mu      sync.Mutex
 	taken   map[types.NamespacedName]place
-	waiting map[types.NamespacedName]waiter
+	waiting map[types.NamespacedName]request
 	// wake brings a Turn back to its reconciler.
 	wake func(types.NamespacedName)
 }
 
+// place is one Turn's share of an executor and of its agent's maxParallelTurns.
 type place struct {
 	agent    types.NamespacedName
 	executor string
 }
 
-type waiter struct {
-	agent types.NamespacedName
+// request is a Turn that wants a place.
+type request struct {
+	turn, agent types.NamespacedName
+	// since orders the Turns that want one.
 	since time.Time
+	// most is how many Turns of the agent may run at once, 0 for any number.
+	most int
+}
+
+// requestOf is the request of a Turn whose agent sets no limit.
+func requestOf(t *v1alpha1.Turn) request {
+	return request{turn: client.ObjectKeyFromObject(t), agent: agentKey(t), since: t.CreationTimestamp.Time}
 }
 
 func newPlaces(wake func(types.NamespacedName)) *places {
-	return &places{taken: map[types.NamespacedName]place{}, waiting: map[types.NamespacedName]waiter{}, wake: wake}
+	return &places{taken: map[types.NamespacedName]place{}, waiting: map[types.NamespacedName]request{}, wake: wake}
 }
 
-// hold notes that a Turn is bound.
-func (p *places) hold(turn, agent types.NamespacedName, executor string) {
+// hold notes that a Turn is bound, as the API server has it.
+func (p *places) hold(t *v1alpha1.Turn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.waiting, turn)
-	p.taken[turn] = place{agent: agent, executor: executor}
+	key := client.ObjectKeyFromObject(t)
+	delete(p.waiting, key)
+	p.taken[key] = place{agent: agentKey(t), executor: t.BoundTo()}
 }
 
-// leave notes that a Turn neither runs nor waits, and wakes those who may now run.
+// leave notes that a Turn neither runs nor waits, and wakes who may now run.
 func (p *places) leave(turn types.NamespacedName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	freed, held := p.taken[turn]
-	left, waited := p.waiting[turn]
+	_, held := p.taken[turn]
+	_, waited := p.waiting[turn]
 	delete(p.taken, turn)
 	delete(p.waiting, turn)
-	if held {
-		p.wakeNext(&freed.agent)
-		p.wakeNext(nil)
-	} else if waited {
-		p.wakeNext(&left.agent)
+	if held || waited { // a Turn that waited may have been woken for a place that it does not take
+		p.wakeNext()
 	}
 }
 
-// take finds a place for a Turn of an agent that may run at most so many at once (0: any number). Turns of one agent get
-// places in the order of since. It returns the executor, or why there is none; the Turn then waits, and is woken.
-func (p *places) take(turn, agent types.NamespacedName, since time.Time, most int, executors []ExecutorInfo) (executor, why string) {
+// take finds a place for a Turn. Turns of one agent get places in the order of since. It returns the executor, or why
+// there is none; the Turn then waits, and is woken.
+//
+// One free place wakes one Turn; a Turn that takes its place, or cannot, wakes the next as long as there may be another
+// place. So no place stays free while somebody who may have it waits.
+func (p *places) take(r request, executors []ExecutorInfo) (executor, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.taken, turn) // a Turn that comes back from a lost executor gives its place up first
-	p.waiting[turn] = waiter{agent: agent, since: since}
-	if n := p.countAgent(agent); most > 0 && n >= most {
-		return "", fmt.Sprintf("Agent %q runs %d turns, which is all it may run at once", agent.Name, n)
+	delete(p.taken, r.turn) // a Turn that comes back from a lost executor gives its place up first
+	p.waiting[r.turn] = r
+	if !mayRun(r, p.perAgent()) {
+		p.wakeNext()
+		return "", fmt.Sprintf("Agent %q runs as many turns as it may at once (maxParallelTurns is %d)", r.agent.Name, r.most)
 	}
-	if first, ok := p.first(&agent); ok && first != turn {
+	if first, _ := p.first(func(other request) bool { return other.agent == r.agent }); first != r.turn {
 		p.wake(first)
-		return "", fmt.Sprintf("earlier turns of Agent %q go first", agent.Name)
+		return "", fmt.Sprintf("earlier turns of Agent %q go first", r.agent.Name)
 	}
-	free := p.freest(executors)
+	free, places := p.freest(executors)
 	switch {
 	case len(executors) == 0:
 		return "", "no executor is running"
-	case free == "":
+	case places == 0:
 		return "", "all executors run as many turns as they can"
 	}
-	delete(p.waiting, turn)
-	p.taken[turn] = place{agent: agent, executor: free}
-	p.wakeNext(&agent)
+	delete(p.waiting, r.turn)
+	p.taken[r.turn] = place{agent: r.agent, executor: free}
+	if places > 1 {
+		p.wakeNext()
+	}
 	return free, ""
 }
-
-// giveBack undoes a take whose binding was not written. The Turn comes back by itself.
-func (p *places) giveBack(turn types.NamespacedName) { p.leave(turn) }
 
 // wakeAll brings all who wait back, as when an executor has appeared.
 func (p *places) wakeAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for turn := range p.waiting {
-		p.wake(turn)
+	for _, r := range slices.SortedFunc(maps.Values(p.waiting), request.compare) {
+		p.wake(r.turn)
 	}
 }
 
-func (p *places) countAgent(agent types.NamespacedName) int {
-	n := 0
+// perAgent counts the places that are taken.
+func (p *places) perAgent() map[types.NamespacedName]int {
+	running := map[types.NamespacedName]int{}
 	for _, t := range p.taken {
-		if t.agent == agent {
-			n++
-		}
+		running[t.agent]++
 	}
-	return n
+	return running
 }
 
-// freest is the executor with the most free places, the first by name among equals; empty if all are full.
-func (p *places) freest(executors []ExecutorInfo) string {
+// mayRun says whether a Turn's agent may run one more.
+func mayRun(r request, running map[types.NamespacedName]int) bool {
+	return r.most <= 0 || running[r.agent] < r.most
+}
+
+// freest is the executor with the most free places, and how many these are; the first by name among equals.
+func (p *places) freest(executors []ExecutorInfo) (name string, free int) {
 	used := map[string]int{}
 	for _, t := range p.taken {
 		used[t.executor]++
 	}
-	best, most := "", 0
 	for _, e := range slices.SortedFunc(slices.Values(executors), func(a, b ExecutorInfo) int { return cmp.Compare(a.Name, b.Name) }) {
-		if free := e.Capacity - used[e.Name]; free > most {
-			best, most = e.Name, free
+		if left := e.Capacity - used[e.Name]; left > free {
+			name, free = e.Name, left
 		}
 	}
-	return best
+	return name, free
 }
 
-// first is who has waited longest, of an agent or of all; names break ties.
-func (p *places) first(agent *types.NamespacedName) (types.NamespacedName, bool) {
-	var best types.NamespacedName
+// first is who has waited longest of those that count; names break ties.
+func (p *places) first(counts func(request) bool) (types.NamespacedName, bool) {
+	var best request
 	found := false
-	for turn, w := range p.waiting {
-		if agent != nil && w.agent != *agent {
-			continue
-		}
-		if b := p.waiting[best]; !found || w.since.Before(b.since) || (w.since.Equal(b.since) && turn.String() < best.String()) {
-			best, found = turn, true
+	for _, r := range p.waiting {
+		if counts(r) && (!found || r.compare(best) < 0) {
+			best, found = r, true
 		}
 	}
-	return best, found
+	return best.turn, found
 }
 
-func (p *places) wakeNext(agent *types.NamespacedName) {
-	if next, ok := p.first(agent); ok {
+// compare orders requests by who may have a place first.
+func (r request) compare(other request) int {
+	return cmp.Or(
+		r.since.Compare(other.since),
+		strings.Compare(r.turn.Namespace, other.turn.Namespace),
+		strings.Compare(r.turn.Name, other.turn.Name),
+	)
+}
+
+// wakeNext wakes who has waited longest of those whose agent may run one more.
+func (p *places) wakeNext() {
+	running := p.perAgent()
+	if next, ok := p.first(func(r request) bool { return mayRun(r, running) }); ok {
 		p.wake(next)
 	}
 }

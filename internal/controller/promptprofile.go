@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -47,7 +48,7 @@ func (r *PromptProfileReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	if equality.Semantic.DeepEqual(before, &p.Status) {
 		return ctrl.Result{}, nil
 	}
-	return ctrl.Result{}, ignoreStale(r.Client.Status().Update(ctx, &p))
+	return written(ctrl.Result{}, r.Client.Status().Update(ctx, &p))
 }
 
 func (r *PromptProfileReconciler) report(p *v1alpha1.PromptProfile) {
@@ -62,5 +63,11 @@ func (r *PromptProfileReconciler) report(p *v1alpha1.PromptProfile) {
 		s.StableChars, s.DynamicChars = int64(system.Report.StableChars), int64(system.Report.DynamicChars)
 	}
 	ready.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, now)
+	// Nothing but another text cures a text that does not render: kstatus then need not wait.
+	if ready.holds {
+		meta.RemoveStatusCondition(&p.Status.Conditions, v1alpha1.ConditionStalled)
+	} else {
+		finding{holds: true, reason: ready.reason, message: ready.message}.set(&p.Status.Conditions, v1alpha1.ConditionStalled, p.Generation, now)
+	}
 	p.Status.ObservedGeneration = p.Generation
 }

@@ -27,6 +27,3 @@ package controller
 // In the manager's own namespace alone: the Lease of each executor (watched, so that the Turns of a lost one are bound
 // anew; deleted when its executor has stopped) and the Lease of leader election.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=capstan-system,resources=leases,verbs=get;list;watch;create;update;patch;delete
-
-// Also there: client-go's leader election reports a new leader through the older Events API.
-// +kubebuilder:rbac:groups="",namespace=capstan-system,resources=events,verbs=create;patch

@@ -3,7 +3,9 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,13 +18,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -35,9 +37,16 @@ type TurnReconciler struct {
 	Now       func() time.Time
 
 	places *places
-	seed   sync.Once
-	queue  workqueue.TypedRateLimitingInterface[reconcile.Request]
+	wrote  ownWrites
+	seed   struct {
+		sync.Mutex
+		done bool
+	}
+	// queue of the controller, nil before it has started. Other controllers may start earlier and wake Turns.
+	queue atomic.Pointer[turnQueue]
 }
+
+type turnQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // bindingsAtOnce is how many Turns are looked at side by side: each binding waits for one write.
 const bindingsAtOnce = 8
@@ -49,8 +58,8 @@ func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Turn{}, builder.WithPredicates(turnNews())).
 		Watches(&v1alpha1.Agent{}, handler.EnqueueRequestsFromMapFunc(r.waitersOf), builder.WithPredicates(agentNews())).
-		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			r.queue = q
+		WatchesRawSource(source.Func(func(_ context.Context, q turnQueue) error {
+			r.queue.Store(&q)
 			return nil
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: bindingsAtOnce}).
@@ -58,40 +67,8 @@ func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 func (r *TurnReconciler) enqueue(req reconcile.Request) {
-	if r.queue != nil {
-		r.queue.Add(req)
-	}
-}
-
-// turnNews lets through what the reconciler acts on, so that the status writes of binding and running wake nobody.
-func turnNews() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*v1alpha1.Turn)
-		after, isTurn := e.ObjectNew.(*v1alpha1.Turn)
-		if !ok || !isTurn {
-			return false
-		}
-		return before.Generation != after.Generation ||
-			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
-			before.IsFinished() != after.IsFinished() ||
-			(before.BoundTo() != "" && after.BoundTo() == "")
-	}}
-}
-
-// agentNews lets through what may let a waiting Turn run.
-func agentNews() predicate.Predicate {
-	return predicate.Funcs{
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok := e.ObjectOld.(*v1alpha1.Agent)
-			after, isAgent := e.ObjectNew.(*v1alpha1.Agent)
-			if !ok || !isAgent {
-				return false
-			}
-			was := ready(before.Status.Conditions, before.Generation)
-			is := ready(after.Status.Conditions, after.Generation)
-			return before.Generation != after.Generation || (was == nil) != (is == nil) ||
-				(was != nil && (was.Status != is.Status || was.Message != is.Message))
-		},
+	if q := r.queue.Load(); q != nil {
+		(*q).Add(req)
 	}
 }
 
@@ -102,11 +79,16 @@ func (r *TurnReconciler) waitersOf(ctx context.Context, o client.Object) []recon
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the turns of an agent", "agent", o.GetName())
 		return nil
 	}
-	var requests []reconcile.Request
+	var waiting []request
 	for i := range turns.Items {
-		if turns.Items[i].BoundTo() == "" {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&turns.Items[i])})
+		if t := &turns.Items[i]; t.BoundTo() == "" {
+			waiting = append(waiting, requestOf(t))
 		}
+	}
+	slices.SortFunc(waiting, request.compare) // the queue keeps the order
+	requests := make([]reconcile.Request, 0, len(waiting))
+	for _, w := range waiting {
+		requests = append(requests, reconcile.Request{NamespacedName: w.turn})
 	}
 	return requests
 }
@@ -120,11 +102,17 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if err := r.Client.Get(ctx, req.NamespacedName, &t); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.places.leave(req.NamespacedName)
+			r.wrote.forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !t.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, nil // somebody's finalizer holds it; its executor has stopped
+		// Somebody's finalizer holds it; its executor has stopped.
+		r.places.leave(req.NamespacedName)
+		return ctrl.Result{}, nil
+	}
+	if r.wrote.missing(&t) {
+		return ctrl.Result{RequeueAfter: staleInterval}, nil
 	}
 	v, err := r.view(ctx, &t)
 	if err != nil {
@@ -137,40 +125,46 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		return r.admit(ctx, v, d)
 	case wait:
 		r.places.leave(req.NamespacedName)
-		return again, r.wait(ctx, &t, d.reason, d.message)
+		return written(again, r.wait(ctx, &t, d.reason, d.message))
 	case end:
 		r.places.leave(req.NamespacedName)
-		return again, r.end(ctx, &t, d)
+		return written(again, r.end(ctx, &t, d))
 	case remove:
 		r.places.leave(req.NamespacedName)
-		return again, r.remove(ctx, &t)
+		return written(again, r.remove(ctx, &t))
 	case observe:
 		r.places.leave(req.NamespacedName)
 		t.Status.ObservedGeneration = t.Generation
-		return again, ignoreStale(r.Client.Status().Update(ctx, &t))
+		return written(again, r.updateStatus(ctx, &t))
 	case nothing:
-		if t.IsFinished() {
+		switch {
+		case t.IsFinished():
 			r.places.leave(req.NamespacedName)
+		case t.BoundTo() != "":
+			r.places.hold(&t)
 		}
 	}
 	return again, nil
 }
 
 // seedPlaces notes, once, what was bound before this process started.
-func (r *TurnReconciler) seedPlaces(ctx context.Context) (err error) {
-	r.seed.Do(func() {
-		var turns v1alpha1.TurnList
-		if err = r.Client.List(ctx, &turns); err != nil {
-			r.seed = sync.Once{}
-			return
+func (r *TurnReconciler) seedPlaces(ctx context.Context) error {
+	r.seed.Lock()
+	defer r.seed.Unlock()
+	if r.seed.done {
+		return nil
+	}
+	var turns v1alpha1.TurnList
+	if err := r.Client.List(ctx, &turns); err != nil {
+		return fmt.Errorf("failed to list the turns that are bound: %w", err)
+	}
+	for i := range turns.Items {
+		if t := &turns.Items[i]; t.BoundTo() != "" && t.DeletionTimestamp.IsZero() {
+			r.places.hold(t)
 		}
-		for i := range turns.Items {
-			if t := &turns.Items[i]; t.BoundTo() != "" {
-				r.places.hold(client.ObjectKeyFromObject(t), agentKey(t), t.BoundTo())
-			}
-		}
-	})
-	return err
+	}
+	r.seed.done = true
+	return nil
 }
 
 func agentKey(t *v1alpha1.Turn) types.NamespacedName {
@@ -202,18 +196,17 @@ func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, erro
 // admit binds a Turn if there is a place for it, by one write that claims it.
 func (r *TurnReconciler) admit(ctx context.Context, v view, d decision) (ctrl.Result, error) {
 	t := v.turn
-	key := client.ObjectKeyFromObject(t)
 	executors, err := r.Executors.live(ctx)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("failed to list executors: %w", err)
 	}
-	most := 0
+	wanted := requestOf(t)
 	if m := v.agent.Spec.MaxParallelTurns; m != nil {
-		most = int(*m)
+		wanted.most = int(*m)
 	}
-	name, why := r.places.take(key, agentKey(t), t.CreationTimestamp.Time, most, executors)
+	name, why := r.places.take(wanted, executors)
 	if why != "" {
-		return ctrl.Result{RequeueAfter: d.after}, r.wait(ctx, t, queueReason(executors), why)
+		return written(ctrl.Result{RequeueAfter: d.after}, r.wait(ctx, t, queueReason(executors), why))
 	}
 	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", name), v.now)
 	if t.Status.StartTime == nil {
@@ -221,11 +214,22 @@ func (r *TurnReconciler) admit(ctx context.Context, v view, d decision) (ctrl.Re
 		t.Status.StartTime = &start
 	}
 	t.Status.Executor = &v1alpha1.ExecutorBinding{Name: name, Epoch: t.Epoch() + 1}
-	if err := r.Client.Status().Update(ctx, t); err != nil {
-		r.places.giveBack(key)
-		return ctrl.Result{}, ignoreStale(err)
+	switch err := r.updateStatus(ctx, t); {
+	case err == nil:
+		r.places.hold(t)
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		r.places.leave(wanted.turn)
+		return written(ctrl.Result{}, err)
+	default:
+		// The write may have been done all the same, so the Turn keeps its place until it is looked at again.
+		return ctrl.Result{}, fmt.Errorf("failed to bind the turn to executor %q: %w", name, err)
 	}
-	return ctrl.Result{}, nil
+	if name == r.Executors.Self {
+		return ctrl.Result{}, nil
+	}
+	// If the executor's Lease runs out before the cache shows this binding, the Turn is not among those that are then
+	// bound anew.
+	return ctrl.Result{RequeueAfter: executor.LeaseDuration}, nil
 }
 
 // queueReason is Queued where all executors are busy, and Pending where there is none yet.
@@ -246,7 +250,16 @@ func (r *TurnReconciler) wait(ctx context.Context, t *v1alpha1.Turn, reason, mes
 	if changed := translate.Wait(t, reason, message, r.Now()); !changed && !unbound {
 		return nil
 	}
-	return ignoreStale(r.Client.Status().Update(ctx, t))
+	return r.updateStatus(ctx, t)
+}
+
+// updateStatus writes a status as it follows from what was read; it fails with a conflict if the Turn has changed since.
+func (r *TurnReconciler) updateStatus(ctx context.Context, t *v1alpha1.Turn) error {
+	if err := r.Client.Status().Update(ctx, t); err != nil {
+		return err
+	}
+	r.wrote.note(t)
+	return nil
 }
 
 // end ends a Turn that did not run, then tells people.
@@ -260,21 +273,24 @@ func (r *TurnReconciler) end(ctx context.Context, t *v1alpha1.Turn, d decision) 
 		t.Status.StopReason = v1alpha1.StopCancelled
 	case v1alpha1.TurnReasonDeadlineExceeded:
 		t.Status.StopReason = v1alpha1.StopDeadline
+	case v1alpha1.TurnReasonInvalidSpec:
+		t.Status.StopReason = v1alpha1.StopInvalidSpec
 	}
-	if err := r.Client.Status().Update(ctx, t); err != nil {
-		return ignoreStale(err)
+	if err := r.updateStatus(ctx, t); err != nil {
+		return err
 	}
 	kind, reason := corev1.EventTypeWarning, v1alpha1.EventFailed
 	if d.reason == v1alpha1.TurnReasonCancelled {
 		kind, reason = corev1.EventTypeNormal, v1alpha1.EventCancelled
 	}
+	metrics.Ended(t, nil)
 	r.Events.Eventf(t, nil, kind, reason, "End", "%s", d.reason)
 	return nil
 }
 
 // remove deletes a Turn whose time to live is over, unless it has changed meanwhile.
 func (r *TurnReconciler) remove(ctx context.Context, t *v1alpha1.Turn) error {
-	return ignoreStale(r.Client.Delete(ctx, t,
+	return r.Client.Delete(ctx, t,
 		client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion},
-		client.PropagationPolicy(metav1.DeletePropagationBackground)))
+		client.PropagationPolicy(metav1.DeletePropagationBackground))
 }

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -9,10 +8,6 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
-
-// maxSpecBytes bounds the JSON of a spec; the bounds of its fields allow more in all. kubectl apply keeps a second copy of
-// the spec in an annotation, so that twice this and the largest status keep a Turn under 256 KiB.
-const maxSpecBytes = 96 << 10
 
 // action is what to do about a Turn.
 type action string
@@ -72,7 +67,7 @@ func decide(v view) decision {
 			return d
 		}
 	}
-	return decision{action: admit, after: untilStartingDeadline(v)}
+	return decision{action: admit, after: untilDeadline(v)}
 }
 
 // whenFinished keeps a finished Turn until its time to live is over.
@@ -105,7 +100,11 @@ func whenCancelled(v view) (decision, bool) {
 	if v.turn.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
 		return decision{}, false
 	}
-	return decision{action: end, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled before it ran"}, true
+	message := "the turn was cancelled before it ran"
+	if v.turn.Epoch() > 0 {
+		message = "the turn was cancelled while it was not running"
+	}
+	return decision{action: end, reason: v1alpha1.TurnReasonCancelled, message: message}, true
 }
 
 func whenSuspended(v view) (decision, bool) {
@@ -119,51 +118,62 @@ func whenSuspended(v view) (decision, bool) {
 }
 
 func whenSpecTooLarge(v view) (decision, bool) {
-	spec, err := json.Marshal(v.turn.Spec)
-	if err != nil || len(spec) <= maxSpecBytes {
-		return decision{}, false // what came from the API server marshals
+	err := v.turn.Spec.CheckSize()
+	if err == nil {
+		return decision{}, false
 	}
-	return decision{action: end, reason: v1alpha1.TurnReasonInvalidSpec, message: fmt.Sprintf(
-		"spec is %d bytes of JSON and must be at most %d: shorten message, history or context.facts", len(spec), maxSpecBytes)}, true
+	return decision{action: end, reason: v1alpha1.TurnReasonInvalidSpec, message: err.Error()}, true
 }
 
 // whenStartingDeadlineExceeded ends a Turn that has waited too long for its first start.
 func whenStartingDeadlineExceeded(v view) (decision, bool) {
-	if v.turn.Status.StartTime != nil || untilStartingDeadline(v) > 0 {
+	if v.turn.Status.StartTime != nil || untilDeadline(v) > 0 {
 		return decision{}, false
 	}
-	message := fmt.Sprintf("the turn did not start within %s (limits.startingDeadlineSeconds)", startingDeadline(v))
+	limit := v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v))
+	return decision{action: end, reason: v1alpha1.TurnReasonDeadlineExceeded, message: fmt.Sprintf(
+		"the turn did not start within %s (limits.startingDeadlineSeconds)%s", limit, waited(v))}, true
+}
+
+// waited says what a Turn waited for.
+func waited(v view) string {
+	message := ""
 	if c := v.turn.StateReason(); c != "" {
-		message += "; it was " + c
+		message = "; it was " + c
 	}
 	if _, why := agentReadiness(v); why != "" {
 		message += ": " + why
 	}
-	return decision{action: end, reason: v1alpha1.TurnReasonDeadlineExceeded, message: message}, true
+	return message
 }
 
 // whenDeadlineExceeded ends a Turn whose time ran out while no executor had it. A Turn without an agent has the default.
 func whenDeadlineExceeded(v view) (decision, bool) {
-	if v.turn.Status.StartTime == nil {
+	if v.turn.Status.StartTime == nil || untilDeadline(v) > 0 {
 		return decision{}, false
 	}
 	limit := v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))
-	// An executor that takes the Turn up late still finds an answer that was paid for in the journal, so it gets as long
-	// again before the controller gives the Turn up.
-	if v.now.Before(v.turn.Status.StartTime.Add(2 * limit)) {
-		return decision{}, false
-	}
 	return decision{action: end, reason: v1alpha1.TurnReasonDeadlineExceeded, message: fmt.Sprintf(
-		"the turn reached its time limit of %s while it waited for an executor", limit)}, true
+		"the turn reached its time limit of %s while no executor ran it%s", limit, waited(v))}, true
 }
 
+// whenAgentNotReady makes a Turn wait for its agent. One that queues keeps its place in the queue for the moment in which
+// a changed agent is looked at.
 func whenAgentNotReady(v view) (decision, bool) {
-	if ok, why := agentReadiness(v); !ok {
-		return decision{
-			action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, message: why, after: untilStartingDeadline(v),
-		}, true
+	ok, why := agentReadiness(v)
+	if ok {
+		return decision{}, false
 	}
-	return decision{}, false
+	d := decision{action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, message: why, after: untilDeadline(v)}
+	if v.turn.StateReason() == v1alpha1.TurnReasonQueued && unchecked(v.agent) {
+		d = decision{action: nothing, after: d.after}
+	}
+	return d, true
+}
+
+// unchecked is an agent whose newest spec nobody has looked at.
+func unchecked(a *v1alpha1.Agent) bool {
+	return a != nil && ready(a.Status.Conditions, a.Generation) == nil
 }
 
 func agentReadiness(v view) (ok bool, why string) {
@@ -188,14 +198,17 @@ func agentLimits(v view) *v1alpha1.Limits {
 	return v.agent.Spec.Limits
 }
 
-func startingDeadline(v view) time.Duration {
-	return v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v))
-}
-
-// untilStartingDeadline is how long the Turn may still wait for its first start; 0 for one that has started before.
-func untilStartingDeadline(v view) time.Duration {
-	if v.turn.Status.StartTime != nil {
-		return 0
+// untilDeadline is how long the Turn may still be without an executor: until it starts, or goes on.
+func untilDeadline(v view) time.Duration {
+	if start := v.turn.Status.StartTime; start != nil {
+		// An executor that takes the Turn up late still finds an answer that was paid for in the journal, so it gets as
+		// long again before the controller gives the Turn up.
+		return start.Add(2 * v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))).Sub(v.now)
 	}
-	return v.turn.WaitingSince().Add(startingDeadline(v)).Sub(v.now)
+	// Times of objects are cut to whole seconds; a Turn must not be ended earlier than it asked for.
+	since := v.turn.WaitingSince().Add(time.Second)
+	if v.turn.StateReason() == v1alpha1.TurnReasonSuspended {
+		since = v.now // its suspension ends with this look at it
+	}
+	return since.Add(v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v))).Sub(v.now)
 }

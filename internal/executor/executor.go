@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
@@ -77,8 +78,10 @@ type Executor struct {
 	// Log of the executor.
 	Log logr.Logger
 
-	mu       sync.Mutex
-	runs     map[types.UID]*run
+	mu   sync.Mutex
+	runs map[types.UID]*run
+	// released are the epochs whose run gave its Turn back. An event from before that must not start another run of one.
+	released map[types.UID]int64
 	draining bool
 	all      sync.WaitGroup
 }
@@ -90,25 +93,19 @@ func (e *Executor) NeedLeaderElection() bool { return true }
 // it returns when all of them have ended or were handed back.
 func (e *Executor) Start(ctx context.Context) error {
 	e.mu.Lock()
-	e.runs = map[types.UID]*run{}
+	e.runs, e.released = map[types.UID]*run{}, map[types.UID]int64{}
 	e.mu.Unlock()
 	// Runs outlive ctx by the grace period, so they hang on a context of their own.
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 
-	if err := e.adopt(ctx, work); err != nil {
+	unwatch, err := e.begin(ctx, work)
+	if err != nil {
+		e.drain(stop)
+		if ctx.Err() != nil {
+			return nil // a start that was cut short by the stop has not failed
+		}
 		return err
-	}
-	informer, err := e.Cache.GetInformer(ctx, &v1alpha1.Turn{})
-	if err != nil {
-		return fmt.Errorf("failed to watch turns: %w", err)
-	}
-	registration, err := informer.AddEventHandler(e.handler(work))
-	if err != nil {
-		return fmt.Errorf("failed to watch turns: %w", err)
-	}
-	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-		return ctx.Err()
 	}
 	release := e.holdLease(work)
 	e.Log.Info("Executor is ready", "executor", e.Name, "capacity", e.Capacity)
@@ -116,53 +113,26 @@ func (e *Executor) Start(ctx context.Context) error {
 	<-ctx.Done()
 	e.drain(stop)
 	release()
-	return errors.Join(informer.RemoveEventHandler(registration))
+	return unwatch()
 }
 
-// adopt claims the Turns that were bound to this name before the process started, each with a new epoch, so that
-// nothing an earlier process may still do counts.
-func (e *Executor) adopt(ctx, work context.Context) error {
-	var turns v1alpha1.TurnList
-	if err := e.Client.List(ctx, &turns); err != nil {
-		return fmt.Errorf("failed to list turns: %w", err)
+// begin takes up the Turns of an earlier process, then follows all Turns until unwatch is called.
+func (e *Executor) begin(ctx, work context.Context) (unwatch func() error, err error) {
+	if err := e.adopt(ctx, work); err != nil {
+		return nil, err
 	}
-	known := make(map[string]bool, len(turns.Items))
-	for i := range turns.Items {
-		t := &turns.Items[i]
-		known[string(t.UID)] = true
-		if t.BoundTo() != e.Name {
-			continue
-		}
-		claimed, err := e.update(ctx, t, t.Epoch(), func(t *v1alpha1.Turn) { t.Status.Executor.Epoch++ })
-		if err != nil {
-			return fmt.Errorf("failed to take up turn %s/%s: %w", t.Namespace, t.Name, err)
-		}
-		if claimed != nil {
-			e.Log.Info("Taking up a turn of an earlier process", "turn", client.ObjectKeyFromObject(t), "epoch", claimed.Epoch())
-			e.observe(work, claimed)
-		}
-	}
-	if e.SweepStore {
-		e.sweep(ctx, known)
-	}
-	return nil
-}
-
-// sweep forgets Turns that were deleted while no process was there to see it. A failure costs disk space only.
-func (e *Executor) sweep(ctx context.Context, known map[string]bool) {
-	uids, err := e.Store.TurnUIDs(ctx)
+	informer, err := e.Cache.GetInformer(ctx, &v1alpha1.Turn{})
 	if err != nil {
-		e.Log.Error(err, "Failed to list the journals")
-		return
+		return nil, fmt.Errorf("failed to watch turns: %w", err)
 	}
-	for _, uid := range uids {
-		if known[uid] {
-			continue
-		}
-		if err := e.Store.Delete(ctx, uid); err != nil {
-			e.Log.Error(err, "Failed to delete the journal of a turn that is gone", "uid", uid)
-		}
+	registration, err := informer.AddEventHandler(e.handler(work))
+	if err != nil {
+		return nil, fmt.Errorf("failed to watch turns: %w", err)
 	}
+	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		return nil, errors.Join(ctx.Err(), informer.RemoveEventHandler(registration))
+	}
+	return func() error { return informer.RemoveEventHandler(registration) }, nil
 }
 
 func (e *Executor) handler(work context.Context) cache.ResourceEventHandler {
@@ -195,7 +165,7 @@ func (e *Executor) observe(work context.Context, t *v1alpha1.Turn) {
 	r := e.runs[t.UID]
 	mine := t.BoundTo() == e.Name && t.DeletionTimestamp.IsZero()
 	switch {
-	case r == nil && mine && !e.draining:
+	case r == nil && mine && !e.draining && t.Epoch() > e.released[t.UID]:
 		e.start(work, t)
 	case r == nil:
 	case t.DeletionTimestamp != nil:
@@ -214,7 +184,8 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	r := &run{executor: e, turn: t.DeepCopy(), epoch: t.Epoch(), cancel: cancel, interrupt: make(chan struct{})}
 	r.follow(t.Spec.DesiredState)
 	e.runs[t.UID] = r
-	running.Inc()
+	delete(e.released, t.UID)
+	metrics.Running.Inc()
 	e.all.Go(func() {
 		defer cancel(nil)
 		r.run(ctx)
@@ -225,10 +196,13 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 // ended forgets a run. The Turn may have been bound to this executor anew while the run wound up; the watch has told so
 // already and will not again.
 func (e *Executor) ended(work context.Context, r *run) {
-	running.Dec()
+	metrics.Running.Dec()
 	e.mu.Lock()
 	delete(e.runs, r.turn.UID)
 	forget := r.forget
+	if r.unfinished && !forget {
+		e.released[r.turn.UID] = r.epoch
+	}
 	e.mu.Unlock()
 	if forget {
 		e.forget(work, r.turn)
@@ -247,6 +221,7 @@ func (e *Executor) ended(work context.Context, r *run) {
 func (e *Executor) gone(work context.Context, t *v1alpha1.Turn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	delete(e.released, t.UID)
 	if r := e.runs[t.UID]; r != nil {
 		r.forget = true
 		r.cancel(errDeleted)

@@ -20,7 +20,9 @@ const (
 	// LeasePrefix stands before an executor's name in the name of its Lease.
 	LeasePrefix = "capstan-executor-"
 
-	leaseSeconds  = 15
+	// LeaseDuration is how long an executor counts as alive after it renewed its Lease.
+	LeaseDuration = 15 * time.Second
+
 	leaseInterval = 5 * time.Second
 )
 
@@ -28,7 +30,7 @@ const (
 func (e *Executor) holdLease(ctx context.Context) (release func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	failed := func() { e.Log.Info("Failed to renew the lease several times", "executor", e.Name) }
-	heartbeat := lease.NewController(clock.RealClock{}, e.Leases, e.Name, leaseSeconds, failed, leaseInterval,
+	heartbeat := lease.NewController(clock.RealClock{}, e.Leases, e.Name, int32(LeaseDuration/time.Second), failed, leaseInterval,
 		LeasePrefix+e.Name, e.Namespace, func(l *coordinationv1.Lease) error {
 			if l.Labels == nil {
 				l.Labels = map[string]string{}

@@ -30,6 +30,8 @@ type run struct {
 	interruptOnce sync.Once
 	// suspended is true while the Turn is to be suspended.
 	suspended atomic.Bool
+	// unfinished is set when the run has not ended its Turn; owned by the run's goroutine.
+	unfinished bool
 	// forget is set, under the executor's lock, when the journal is to be deleted after the run.
 	forget bool
 }
@@ -56,17 +58,20 @@ func (r *run) run(ctx context.Context) {
 	result, err := r.execute(ctx)
 	// What became of the Turn is written even if the run was cancelled.
 	write := context.WithoutCancel(ctx)
+	r.unfinished = result == nil
 	switch {
 	case result != nil:
 		r.finish(write, result)
 		log.V(1).Info("Ran a turn", "stop", result.Stop, "requests", result.Counts.ModelRequests)
 	case errors.Is(err, errDeleted):
 		log.Info("Stopped the run of a deleted turn")
-	case errors.Is(err, errSuperseded), errors.Is(err, journal.ErrFenced), errors.Is(err, journal.ErrSequence):
-		log.Info("Left a turn to its new executor", "cause", err.Error())
+	case errors.Is(err, errSuperseded):
+		log.Info("Left a turn to its new executor")
 	case errors.Is(err, loop.ErrInterrupted) && r.suspended.Load():
 		r.release(write, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to go on")
 	default:
+		// This holds for a fenced run, too: if the Turn is bound elsewhere, nothing is written; if it is still bound
+		// here, it needs an epoch newer than the journal's.
 		r.release(write, v1alpha1.TurnReasonPending, "handed back by executor "+e.Name+"; waits for an executor")
 		log.Info("Handed a turn back", "cause", err.Error())
 	}
@@ -78,8 +83,8 @@ const (
 	journalRetryMost  = 10 * time.Second
 )
 
-// execute runs the engine until the Turn has ended or must stop. A journal that fails is tried again: the Turn goes on
-// from what it holds.
+// execute runs the engine until the Turn has ended or must stop. A journal that fails, or holds what this run does not
+// know of (an append that was done although it seemed to fail), is read again: the Turn goes on from what it holds.
 func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = journalRetryFirst, journalRetryMost
@@ -107,5 +112,5 @@ func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 }
 
 func isFinal(err error) bool {
-	return errors.Is(err, loop.ErrInterrupted) || errors.Is(err, journal.ErrFenced) || errors.Is(err, journal.ErrSequence)
+	return errors.Is(err, loop.ErrInterrupted) || errors.Is(err, journal.ErrFenced)
 }

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -20,19 +21,20 @@ import (
 func (r *run) finish(ctx context.Context, result *turn.Result) {
 	e := r.executor
 	now := e.Now()
-	written := r.persist(ctx, func(t *v1alpha1.Turn) { translate.Finish(t, result, now) })
+	written := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) { translate.Finish(t, result, now) })
 	if written == nil {
 		return
 	}
 	r.turn = written
-	observeEnd(written, result)
+	metrics.Ended(written, result)
 	e.announce(written, result)
 }
 
 // release unbinds a Turn that has not ended. A suspended Turn gets its time anew when it goes on.
 func (r *run) release(ctx context.Context, reason, message string) {
-	now := r.executor.Now()
-	released := r.persist(ctx, func(t *v1alpha1.Turn) {
+	e := r.executor
+	now := e.Now()
+	released := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
 		t.Status.Executor.Name = ""
 		if reason == v1alpha1.TurnReasonSuspended {
 			t.Status.StartTime = nil
@@ -44,19 +46,18 @@ func (r *run) release(ctx context.Context, reason, message string) {
 	}
 }
 
-// persist writes a status until that succeeds. It returns nil if the Turn is gone or bound elsewhere, or if the process
-// ends first.
-func (r *run) persist(ctx context.Context, change func(*v1alpha1.Turn)) *v1alpha1.Turn {
-	e := r.executor
+// persist updates a status until that succeeds. It returns nil if the Turn is gone or bound elsewhere, or if ctx ends
+// first.
+func (e *Executor) persist(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	written, err := backoff.Retry(ctx, func() (*v1alpha1.Turn, error) {
-		return e.update(ctx, r.turn, r.epoch, change)
+		return e.update(ctx, t, epoch, change)
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
-		e.Log.Error(err, "Failed to write the status of a turn, trying again", "turn", client.ObjectKeyFromObject(r.turn), "in", wait)
+		e.Log.Error(err, "Failed to write the status of a turn, trying again", "turn", client.ObjectKeyFromObject(t), "in", wait)
 	}))
 	if err != nil {
-		e.Log.Error(err, "Gave up writing the status of a turn", "turn", client.ObjectKeyFromObject(r.turn))
+		e.Log.Error(err, "Gave up writing the status of a turn", "turn", client.ObjectKeyFromObject(t))
 	}
 	return written
 }
@@ -103,7 +104,7 @@ func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 			"%s answered in place of %s", result.Fallback.To, result.Fallback.From)
 	case result.Resumed:
 		e.Events.Eventf(t, nil, corev1.EventTypeNormal, v1alpha1.EventResumed, "Resume",
-			"the turn went on from its journal after %d interruptions", t.Epoch()-1)
+			"the turn went on from its journal (epoch %d)", t.Epoch())
 	}
 	kind, reason := corev1.EventTypeNormal, v1alpha1.EventSucceeded
 	switch {
@@ -112,23 +113,5 @@ func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 	case result.Stop != turn.StopCompleted && result.Stop != turn.StopPrepared:
 		kind, reason = corev1.EventTypeWarning, v1alpha1.EventFailed
 	}
-	e.Events.Eventf(t, nil, kind, reason, "Run", "%s", summary(t))
-}
-
-// summary says what a Turn took, on one line.
-func summary(t *v1alpha1.Turn) string {
-	s := t.StateReason()
-	if d := t.Status.Decision; d != nil {
-		s += fmt.Sprintf(", strategy %s", d.Strategy)
-	}
-	if u := t.Status.Usage; u != nil {
-		s += fmt.Sprintf(", %d tokens", u.TotalTokens)
-		if u.Cost != nil {
-			s += fmt.Sprintf(", cost %s %s", u.Cost.Amount, u.Cost.Currency)
-		}
-	}
-	if ms := t.Status.DurationMilliseconds; ms != nil {
-		s += fmt.Sprintf(", %.1f s", float64(*ms)/1000)
-	}
-	return s
+	e.Events.Eventf(t, nil, kind, reason, "Run", "%s", translate.Summary(t))
 }

@@ -12,13 +12,16 @@ import (
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,6 +40,9 @@ import (
 
 // leaderElectionID names the Lease by which managers agree on who leads.
 const leaderElectionID = "capstan-manager"
+
+// leaseTimeout bounds one request for that Lease: half the time in which the leader must have renewed it.
+const leaseTimeout = 5 * time.Second
 
 // Scheme returns a scheme with the kinds the manager works with.
 func Scheme() (*runtime.Scheme, error) {
@@ -76,7 +82,9 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if err != nil {
 		return err
 	}
-	if err := add(ctx, mgr, o, cfg, store, log); err != nil {
+	known := providers.NewCache(secretReader(mgr.GetAPIReader()), time.Now)
+	defer known.Close()
+	if err := add(ctx, mgr, o, cfg, store, known, log); err != nil {
 		return err
 	}
 	log.Info("Starting", "executor", o.ExecutorName, "journal", path)
@@ -94,8 +102,6 @@ func newManager(o Options, cfg *rest.Config, log logr.Logger) (ctrl.Manager, err
 		Metrics:                       metricsserver.Options{BindAddress: o.MetricsBindAddress},
 		HealthProbeBindAddress:        o.HealthProbeBindAddress,
 		LeaderElection:                o.LeaderElect,
-		LeaderElectionID:              leaderElectionID,
-		LeaderElectionNamespace:       o.Namespace,
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       &stop,
 		// Names of controllers are checked per process; tests start several managers in one.
@@ -106,6 +112,11 @@ func newManager(o Options, cfg *rest.Config, log logr.Logger) (ctrl.Manager, err
 				Label:      labels.SelectorFromSet(labels.Set{executor.LeaseLabel: executor.LeaseLabelValue}),
 			},
 		}},
+	}
+	if o.LeaderElect {
+		if options.LeaderElectionResourceLockInterface, err = leaderLock(o, cfg); err != nil {
+			return nil, err
+		}
 	}
 	if len(o.WatchNamespaces) > 0 {
 		options.Cache.DefaultNamespaces = map[string]cache.Config{}
@@ -118,6 +129,22 @@ func newManager(o Options, cfg *rest.Config, log logr.Logger) (ctrl.Manager, err
 		return nil, fmt.Errorf("failed to make the manager: %w", err)
 	}
 	return mgr, addProbes(mgr)
+}
+
+// leaderLock is the Lease of the leader, held under the executor's name: a container that was killed and started again has
+// the same one, and leads again at once, where a random one would wait for the Lease to run out.
+func leaderLock(o Options, cfg *rest.Config) (resourcelock.Interface, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.Timeout = leaseTimeout
+	leases, err := coordinationclient.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make a client for leader election: %w", err)
+	}
+	return &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: o.Namespace, Name: leaderElectionID},
+		Client:     leases,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: o.ExecutorName},
+	}, nil
 }
 
 // addProbes makes the process alive when it runs and ready when its cache is filled, whether it leads or not.
@@ -143,7 +170,7 @@ type everywhere struct{ manager.Runnable }
 func (everywhere) NeedLeaderElection() bool { return false }
 
 // add adds the controllers and the executor.
-func add(ctx context.Context, mgr ctrl.Manager, o Options, cfg *rest.Config, store *sqlite.Store, log logr.Logger) error {
+func add(ctx context.Context, mgr ctrl.Manager, o Options, cfg *rest.Config, store *sqlite.Store, known *providers.Cache, log logr.Logger) error {
 	if err := controller.SetupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -153,7 +180,6 @@ func add(ctx context.Context, mgr ctrl.Manager, o Options, cfg *rest.Config, sto
 	}
 	now := time.Now
 	recorder := mgr.GetEventRecorder("capstan")
-	known := providers.NewCache(secretReader(mgr.GetAPIReader()), now)
 	turns := &controller.TurnReconciler{Client: mgr.GetClient(), Events: recorder, Now: now}
 	turns.Executors = &controller.ExecutorReconciler{
 		Client: mgr.GetClient(), Now: now, Namespace: o.Namespace, Self: o.ExecutorName, Turns: turns,

@@ -94,7 +94,7 @@ func endpoint(t *testing.T) (url string, sent func(p *openai.Provider) http.Head
 	return web.URL + "/v1", func(p *openai.Provider) http.Header {
 		t.Helper()
 		t.Cleanup(p.Close)
-		if err := p.Probe(t.Context()); err != nil {
+		if _, err := p.Probe(t.Context()); err != nil {
 			t.Fatalf("Probe: %v", err)
 		}
 		return <-headers

@@ -75,9 +75,9 @@ var metricName = regexp.MustCompile(`Name: "(capstan_[a-z_]+)"`)
 
 func TestEveryMetricIsOnItsPage(t *testing.T) {
 	const path = "docs/operations.md"
-	names := metricName.FindAllStringSubmatch(read(t, "internal/executor/metrics.go"), -1)
+	names := metricName.FindAllStringSubmatch(read(t, "internal/metrics/metrics.go"), -1)
 	if len(names) == 0 {
-		t.Fatal("internal/executor/metrics.go declares no metric: it must have moved")
+		t.Fatal("internal/metrics/metrics.go declares no metric: it must have moved")
 	}
 	for _, name := range names {
 		if row(read(t, path), name[1]) == "" {

@@ -83,15 +83,18 @@ func (p *Provider) Generate(ctx context.Context, req model.Request) (model.Reply
 	return reply, nil
 }
 
-// Probe asks the endpoint for its list of models, which costs nothing. It returns nil if the endpoint answers, also if
-// it keeps no such list, else a *model.Error.
-func (p *Provider) Probe(ctx context.Context) error {
+// Probe asks the endpoint for its list of models, which costs nothing. An endpoint that answers without having such a
+// list passes, with listed false: some keep none, but a wrong base URL looks the same. All errors are *model.Error.
+func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	note := &response{wanted: jsonObject}
-	_, err := p.client.ListModels(withResponse(ctx, note))
-	if err == nil || note.status == http.StatusNotFound || note.status == http.StatusMethodNotAllowed {
-		return nil
+	_, err = p.client.ListModels(withResponse(ctx, note))
+	switch {
+	case err == nil:
+		return true, nil
+	case note.status == http.StatusNotFound, note.status == http.StatusMethodNotAllowed:
+		return false, nil
 	}
-	return p.classify(ctx, err, note, model.Usage{})
+	return false, p.classify(ctx, err, note, model.Usage{})
 }
 
 func (p *Provider) stream(ctx context.Context, req model.Request, note *response) (reply model.Reply, err error) {

@@ -194,7 +194,10 @@ func TestProbe(t *testing.T) {
 		"other JSON": {"JSON of another form", respond(200, `{"data":7}`, "Content-Type: application/json"), said{Kind: model.Malformed, Message: prefix + "the response is not of the chat-completions protocol"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := provider(t, raw(t, tc.handle)).Probe(t.Context())
+			listed, err := provider(t, raw(t, tc.handle)).Probe(t.Context())
+			if want := name == "a list"; listed != want {
+				t.Errorf("Probe: listed %t, want %t: %s", listed, want, tc.reason)
+			}
 			var got said
 			if e, ok := errors.AsType[*model.Error](err); ok {
 				got = saidOf(e)
@@ -207,7 +210,7 @@ func TestProbe(t *testing.T) {
 		})
 	}
 	s, url := fake(t, `{apiKeys: [`+key+`]}`)
-	if err := provider(t, url).Probe(t.Context()); err != nil || s.Stats().Requests != 0 {
+	if _, err := provider(t, url).Probe(t.Context()); err != nil || s.Stats().Requests != 0 {
 		t.Errorf("Probe: %v and %d completions, want neither: a probe costs nothing", err, s.Stats().Requests)
 	}
 }

@@ -37,7 +37,9 @@ func TestSecretsStayOutOfErrors(t *testing.T) {
 		"as finish reason": {"anywhere", respond(200, events(`{"choices":[{"index":0,"delta":{},"finish_reason":"`+key+`"}]}`), stream), `provider "demo": the answer ended for an unknown reason, "[redacted]"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := provider(t, raw(t, tc.handle), func(c *openai.Config) { c.Headers = []openai.Header{{Name: "X-Auth", Value: headerSecret, Secret: true}} })
+			p := provider(t, raw(t, tc.handle), func(c *openai.Config) {
+				c.Headers = []openai.Header{{Name: "X-Auth", Value: headerSecret, Secret: true}}
+			})
 			if diff := cmp.Diff(tc.want, failure(t, p).Message); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
@@ -65,7 +67,7 @@ func TestRedirectIsRefused(t *testing.T) {
 		if diff := cmp.Diff(want, saidOf(failure(t, p))); diff != "" {
 			t.Errorf("HTTP %d: -want +got:\n%s", status, diff)
 		}
-		if err := p.Probe(t.Context()); err == nil {
+		if _, err := p.Probe(t.Context()); err == nil {
 			t.Errorf("HTTP %d: Probe took a redirect for an answer", status)
 		}
 		select {

@@ -1,4 +1,5 @@
-package executor
+// Package metrics counts what becomes of Turns, on the registry that the manager serves.
+package metrics
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,7 +10,8 @@ import (
 )
 
 var (
-	running = prometheus.NewGauge(prometheus.GaugeOpts{
+	// Running are the Turns that this process runs.
+	Running = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capstan_turns_running", Help: "Turns that this executor is running.",
 	})
 	ended = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -31,11 +33,15 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(running, ended, duration, modelRequests, modelRetries, tokens)
+	metrics.Registry.MustRegister(Running, ended, duration, modelRequests, modelRetries, tokens)
 }
 
-func observeEnd(t *v1alpha1.Turn, result *turn.Result) {
+// Ended counts a Turn that has ended, once its status is written; result is nil for one that was not run.
+func Ended(t *v1alpha1.Turn, result *turn.Result) {
 	ended.WithLabelValues(t.StateReason()).Inc()
+	if result == nil {
+		return
+	}
 	if ms := t.Status.DurationMilliseconds; ms != nil {
 		duration.Observe(float64(*ms) / 1000)
 	}

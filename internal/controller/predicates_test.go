@@ -1,0 +1,64 @@
+package controller
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+func TestTurnNews(t *testing.T) {
+	newer := func(t *v1alpha1.Turn) { t.Generation++ }
+	deleted := func(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} }
+	labelled := func(t *v1alpha1.Turn) { t.Labels = map[string]string{"a": "b"} }
+	queued := waitsAs(v1alpha1.TurnReasonQueued, 0)
+	for name, tc := range map[string]struct {
+		before, after *v1alpha1.Turn
+		want          bool
+	}{
+		"a change of the spec":          {turnWith(), turnWith(newer), true},
+		"a deletion":                    {turnWith(), turnWith(deleted), true},
+		"the end":                       {turnWith(boundTo("e")), turnWith(boundTo("e"), func(t *v1alpha1.Turn) { t.Status.Conditions = nil }, finished(0)), true},
+		"a Turn that is handed back":    {turnWith(boundTo("e")), turnWith(boundTo("")), true},
+		"a binding":                     {turnWith(), turnWith(boundTo("e")), false},
+		"a binding to another executor": {turnWith(boundTo("e")), turnWith(boundTo("f")), false},
+		"what the Turn waits for":       {turnWith(), turnWith(queued), false},
+		"a label":                       {turnWith(), turnWith(labelled), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := turnNews().Update(event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}); got != tc.want {
+				t.Errorf("let through: %t, want %t", got, tc.want)
+			}
+		})
+	}
+	if !turnNews().Create(event.CreateEvent{Object: turnWith()}) || !turnNews().Delete(event.DeleteEvent{Object: turnWith()}) {
+		t.Error("a Turn that appears or goes must be looked at")
+	}
+	if turnNews().Update(event.UpdateEvent{ObjectOld: &v1alpha1.Agent{}, ObjectNew: turnWith()}) {
+		t.Error("what is no Turn must not be let through")
+	}
+}
+
+func TestAgentNews(t *testing.T) {
+	newer := func(a *v1alpha1.Agent) { a.Generation++ }
+	hashed := func(a *v1alpha1.Agent) { a.Status.PromptRenderHash = "another" }
+	for name, tc := range map[string]struct {
+		before, after *v1alpha1.Agent
+		want          bool
+	}{
+		"a change of the spec":          {agentWith(metav1.ConditionTrue, ""), agentWith(metav1.ConditionTrue, "", newer), true},
+		"a first look at it":            {agentWith("", ""), agentWith(metav1.ConditionTrue, ""), true},
+		"readiness":                     {agentWith(metav1.ConditionFalse, ""), agentWith(metav1.ConditionTrue, ""), true},
+		"what is missing":               {agentWith(metav1.ConditionFalse, "a"), agentWith(metav1.ConditionFalse, "b"), true},
+		"another hash":                  {agentWith(metav1.ConditionTrue, ""), agentWith(metav1.ConditionTrue, "", hashed), false},
+		"nothing that anybody knows of": {agentWith("", ""), agentWith("", ""), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := agentNews().Update(event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}); got != tc.want {
+				t.Errorf("let through: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,229 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
+)
+
+// bench is the two reconcilers that bind Turns, on an API server in memory.
+type bench struct {
+	client    client.WithWatch
+	turns     *TurnReconciler
+	executors *ExecutorReconciler
+	// woken are the Turns that were brought back.
+	woken []string
+}
+
+func newBench(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *bench {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.Turn{}, &v1alpha1.Agent{}).WithInterceptorFuncs(funcs).
+		WithIndex(&v1alpha1.Turn{}, indexTurnExecutor, func(o client.Object) []string {
+			return []string{o.(*v1alpha1.Turn).BoundTo()}
+		}).Build()}
+	clock := func() time.Time { return now }
+	b.turns = &TurnReconciler{Client: b.client, Events: events.NewFakeRecorder(10), Now: clock}
+	b.executors = &ExecutorReconciler{Client: b.client, Now: clock, Namespace: "capstan-system", Self: "self", Turns: b.turns}
+	b.turns.Executors = b.executors
+	b.turns.places = newPlaces(func(turn client.ObjectKey) { b.woken = append(b.woken, turn.Name) })
+	queue := turnQueue(&recordingQueue{bench: b})
+	b.turns.queue.Store(&queue)
+	return b
+}
+
+// recordingQueue is the part of a queue that reconcilers use.
+type recordingQueue struct {
+	turnQueue
+	bench *bench
+}
+
+// Add notes who was brought back.
+func (q *recordingQueue) Add(r reconcile.Request) { q.bench.woken = append(q.bench.woken, r.Name) }
+
+func (b *bench) look(t *testing.T, name string) (ctrl.Result, error) {
+	t.Helper()
+	return b.turns.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "helpdesk", Name: name}})
+}
+
+func (b *bench) turn(t *testing.T, name string) *v1alpha1.Turn {
+	t.Helper()
+	var turn v1alpha1.Turn
+	if err := b.client.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: name}, &turn); err != nil {
+		t.Fatal(err)
+	}
+	return &turn
+}
+
+func leaseOf(name string, capacity int, renewed time.Time) *coordinationv1.Lease {
+	at, seconds := metav1.NewMicroTime(renewed), int32(15)
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "capstan-system", Name: executor.LeasePrefix + name,
+			Labels:      map[string]string{executor.LeaseLabel: executor.LeaseLabelValue},
+			Annotations: map[string]string{executor.CapacityAnnotation: strconv.Itoa(capacity)},
+		},
+		Spec: coordinationv1.LeaseSpec{RenewTime: &at, LeaseDurationSeconds: &seconds},
+	}
+}
+
+// failing makes writes of status fail: the n-th with the n-th error, nil for none, and all later ones not.
+func failing(failures ...error) interceptor.Funcs {
+	n := 0
+	return interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		n++
+		if n <= len(failures) && failures[n-1] != nil {
+			return failures[n-1]
+		}
+		return c.SubResource(sub).Update(ctx, o, opts...)
+	}}
+}
+
+var (
+	turnResource = schema.GroupResource{Group: "capstan.dev", Resource: "turns"}
+	conflict     = apierrors.NewConflict(turnResource, "one", errors.New("changed"))
+	notFound     = apierrors.NewNotFound(turnResource, "one")
+	broken       = apierrors.NewInternalError(errors.New("etcd is away"))
+)
+
+func TestBindingIsOneWriteThatClaims(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	if result, err := b.look(t, "one"); err != nil || !result.IsZero() {
+		t.Fatalf("got %v, %v", result, err)
+	}
+	got := b.turn(t, "one")
+	if diff := cmp.Diff(&v1alpha1.ExecutorBinding{Name: "self", Epoch: 1}, got.Status.Executor); diff != "" {
+		t.Errorf("the binding is another (-want +got):\n%s", diff)
+	}
+	if !got.Status.StartTime.Time.Equal(now) || got.StateReason() != v1alpha1.TurnReasonRunning {
+		t.Errorf("the claim must start the Turn: %+v", got.Status)
+	}
+}
+
+// TestBindingThatLostComesBack: the event of the write that won may be one that no predicate lets through.
+func TestBindingThatLostComesBack(t *testing.T) {
+	b := newBench(t, failing(conflict), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	result, err := b.look(t, "one")
+	if err != nil || result.RequeueAfter != staleInterval {
+		t.Fatalf("a binding that lost must be tried again soon, got %v, %v", result, err)
+	}
+	if len(b.turns.places.taken) != 0 {
+		t.Error("a binding that lost must give its place back")
+	}
+	if _, err := b.look(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
+		t.Errorf("the second attempt must bind the Turn: %v", err)
+	}
+}
+
+func TestBindingOfATurnThatIsGone(t *testing.T) {
+	b := newBench(t, failing(notFound), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	if result, err := b.look(t, "one"); err != nil || !result.IsZero() {
+		t.Errorf("a Turn that is gone is no error, got %v, %v", result, err)
+	}
+	if len(b.turns.places.taken) != 0 {
+		t.Error("a Turn that is gone must give its place back")
+	}
+}
+
+// TestBindingOfUnknownOutcomeKeepsItsPlace: a write whose answer was lost may have been done.
+func TestBindingOfUnknownOutcomeKeepsItsPlace(t *testing.T) {
+	b := newBench(t, failing(broken), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	if _, err := b.look(t, "one"); !apierrors.IsInternalError(err) {
+		t.Fatalf("the error must bring the Turn back, got %v", err)
+	}
+	if len(b.turns.places.taken) != 1 {
+		t.Error("the place must be kept")
+	}
+	if _, err := b.look(t, "one"); err != nil || b.turn(t, "one").Epoch() != 1 {
+		t.Errorf("the second attempt must bind the Turn: %v", err)
+	}
+}
+
+// TestStaleTurnKeepsItsPlace: a Turn that was bound, and is looked at again before the cache shows it, must not be taken
+// for one that waits.
+func TestStaleTurnKeepsItsPlace(t *testing.T) {
+	b := newBench(t, failing(nil, conflict), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	stale := b.turn(t, "one")
+	if _, err := b.look(t, "one"); err != nil {
+		t.Fatal(err)
+	}
+	b.turns.Client = interceptor.NewClient(b.client, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if turn, ok := o.(*v1alpha1.Turn); ok {
+				stale.DeepCopyInto(turn)
+				return nil
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	if result, err := b.look(t, "one"); err != nil || result.RequeueAfter != staleInterval {
+		t.Errorf("a Turn must be looked at again when the cache is up to date, got %v, %v", result, err)
+	}
+	if len(b.turns.places.taken) != 1 {
+		t.Error("the place of a Turn that runs was given away")
+	}
+	b.turns.Client = b.client
+	if result, err := b.look(t, "one"); err != nil || !result.IsZero() {
+		t.Errorf("a bound Turn is its executor's, got %v, %v", result, err)
+	}
+}
+
+func TestWritesThatLostComeBack(t *testing.T) {
+	for name, turn := range map[string]*v1alpha1.Turn{
+		"waiting":   turnWith(),
+		"ending":    turnWith(desires(v1alpha1.DesiredStateCancelled)),
+		"observing": turnWith(finished(0), func(t *v1alpha1.Turn) { t.Generation = 2 }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, failing(conflict), turn)
+			if result, err := b.look(t, "one"); err != nil || result.RequeueAfter != staleInterval {
+				t.Errorf("got %v, %v", result, err)
+			}
+			if events := b.turns.Events.(*events.FakeRecorder).Events; len(events) != 0 {
+				t.Errorf("an end that was not written must not be told: %s", <-events)
+			}
+		})
+	}
+}
+
+func TestSeedIsTriedAgain(t *testing.T) {
+	failures := 1
+	b := newBench(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		if failures--; failures >= 0 {
+			return broken
+		}
+		return c.List(ctx, list, opts...)
+	}}, turnWith(boundTo("self")))
+	if _, err := b.look(t, "one"); !apierrors.IsInternalError(err) {
+		t.Errorf("a list that failed must bring the Turn back, got %v", err)
+	}
+	if _, err := b.look(t, "one"); err != nil {
+		t.Error(err)
+	}
+	if len(b.turns.places.taken) != 1 {
+		t.Error("a Turn that was bound before the start must have its place")
+	}
+}

@@ -1,0 +1,169 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const me = "capstan-0"
+
+// now is the time of these tests.
+var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+var (
+	turnResource = schema.GroupResource{Group: "capstan.dev", Resource: "turns"}
+	conflict     = apierrors.NewConflict(turnResource, "one", errors.New("changed"))
+	notFound     = apierrors.NewNotFound(turnResource, "one")
+	broken       = apierrors.NewInternalError(errors.New("etcd is away"))
+)
+
+// turnWith is a Turn that is bound to this executor, and asks no model.
+func turnWith(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
+	start := metav1.NewMicroTime(now.Add(-time.Second))
+	t := &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "one", UID: "uid-one", Generation: 1},
+		Spec: v1alpha1.TurnSpec{
+			AgentRef: v1alpha1.ObjectReference{Name: "support"}, Message: "Hello",
+			Execution: v1alpha1.ExecutionPrepareOnly, DesiredState: v1alpha1.DesiredStateActive,
+		},
+		Status: v1alpha1.TurnStatus{
+			StartTime: &start, Executor: &v1alpha1.ExecutorBinding{Name: me, Epoch: 1},
+			Conditions: []metav1.Condition{{
+				Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: v1alpha1.TurnReasonRunning,
+				LastTransitionTime: metav1.NewTime(now),
+			}},
+		},
+	}
+	for _, f := range change {
+		f(t)
+	}
+	return t
+}
+
+func boundTo(name string, epoch int64) func(*v1alpha1.Turn) {
+	return func(t *v1alpha1.Turn) { t.Status.Executor = &v1alpha1.ExecutorBinding{Name: name, Epoch: epoch} }
+}
+
+func desires(s v1alpha1.DesiredState) func(*v1alpha1.Turn) {
+	return func(t *v1alpha1.Turn) { t.Spec.DesiredState = s }
+}
+
+func finished(t *v1alpha1.Turn) {
+	t.Status.Conditions[0].Status, t.Status.Conditions[0].Reason = metav1.ConditionTrue, v1alpha1.TurnReasonCompleted
+}
+
+// surroundings are what a Turn needs to be prepared.
+func surroundings() []client.Object {
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "helpdesk", Name: name} }
+	ref := func(name string) v1alpha1.ObjectReference { return v1alpha1.ObjectReference{Name: name} }
+	return []client.Object{
+		&v1alpha1.Agent{ObjectMeta: meta("support"), Spec: v1alpha1.AgentSpec{
+			PromptProfileRef: ref("house"), Models: []v1alpha1.ModelReference{{ProviderRef: ref("demo"), Model: "m"}},
+		}},
+		&v1alpha1.PromptProfile{ObjectMeta: meta("house"), Spec: v1alpha1.PromptProfileSpec{Instructions: "Be brief."}},
+		&v1alpha1.ModelProvider{ObjectMeta: meta("demo"), Spec: v1alpha1.ModelProviderSpec{BaseURL: "http://127.0.0.1:1/v1"}},
+	}
+}
+
+// memory is a journal that keeps entries of one Turn, and fails as it is told.
+type memory struct {
+	mu      sync.Mutex
+	entries []journal.Entry
+	// appendErrors are what the next appends return, after they have added their entries.
+	appendErrors []error
+	deleted      []string
+}
+
+func (m *memory) Load(context.Context, string) ([]journal.Entry, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]journal.Entry(nil), m.entries...), nil
+}
+
+func (m *memory) Append(_ context.Context, _ string, entries ...journal.Entry) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := len(m.entries); entries[0].Seq != int64(n+1) {
+		return journal.ErrSequence
+	}
+	m.entries = append(m.entries, entries...)
+	if len(m.appendErrors) > 0 {
+		err := m.appendErrors[0]
+		m.appendErrors = m.appendErrors[1:]
+		return err
+	}
+	return nil
+}
+
+func (m *memory) Delete(_ context.Context, uid string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.deleted = append(m.deleted, uid)
+	return nil
+}
+
+func (m *memory) TurnUIDs(context.Context) ([]string, error) {
+	return []string{"uid-one", "uid-gone"}, nil
+}
+
+// newExecutor is an executor on an API server in memory.
+func newExecutor(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) (*Executor, *memory) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.Turn{}).WithInterceptorFuncs(funcs).Build()
+	clock := func() time.Time { return now }
+	store := &memory{}
+	return &Executor{
+		Name: me, Capacity: 10, Client: c, Reader: c, Events: events.NewFakeRecorder(10), Store: store,
+		Engine: &turn.Engine{Journal: store, Now: clock}, Providers: providers.NewCache(nil, clock), Now: clock, Log: logr.Discard(),
+		runs: map[types.UID]*run{}, released: map[types.UID]int64{},
+	}, store
+}
+
+// failing makes writes of status fail: the n-th with the n-th error, nil for none, and all later ones not.
+func failing(failures ...error) interceptor.Funcs {
+	n := 0
+	return interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		n++
+		if n <= len(failures) && failures[n-1] != nil {
+			return failures[n-1]
+		}
+		return c.SubResource(sub).Update(ctx, o, opts...)
+	}}
+}
+
+// stored reads the Turn.
+func stored(t *testing.T, e *Executor) *v1alpha1.Turn {
+	t.Helper()
+	var got v1alpha1.Turn
+	if err := e.Reader.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: "one"}, &got); err != nil {
+		t.Fatal(err)
+	}
+	return &got
+}

@@ -1,0 +1,168 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+func TestUpdate(t *testing.T) {
+	for name, tc := range map[string]struct {
+		funcs interceptor.Funcs
+		// stored is the Turn as the API server has it, read as the executor knows it.
+		stored, read *v1alpha1.Turn
+		epoch        int64
+		wantWritten  bool
+		wantErr      bool
+	}{
+		"a Turn of ours is written":                        {failing(), turnWith(), turnWith(), 1, true, false},
+		"a conflict is judged again, and written":          {failing(conflict, conflict), turnWith(), turnWith(), 1, true, false},
+		"a Turn that was read as somebody else's is not":   {failing(), turnWith(), turnWith(boundTo("other", 1)), 1, false, false},
+		"a Turn that was rebound meanwhile is not":         {failing(conflict), turnWith(boundTo("other", 2)), turnWith(), 1, false, false},
+		"a Turn that was rebound to us is the new run's":   {failing(conflict), turnWith(boundTo(me, 2)), turnWith(), 1, false, false},
+		"a Turn that was handed back is not":               {failing(conflict), turnWith(boundTo("", 1)), turnWith(), 1, false, false},
+		"a Turn that has ended is not":                     {failing(conflict), turnWith(finished), turnWith(), 1, false, false},
+		"a new Turn of the old name is not":                {failing(conflict), turnWith(func(t *v1alpha1.Turn) { t.UID = "new" }), turnWith(), 1, false, false},
+		"a Turn that is gone is no error":                  {failing(notFound), turnWith(), turnWith(), 1, false, false},
+		"a Turn that is gone after a conflict is no error": {failing(conflict), nil, turnWith(), 1, false, false},
+		"a server's error is told":                         {failing(broken), turnWith(), turnWith(), 1, false, true},
+		"conflicts without end are an error":               {failing(manyConflicts()...), turnWith(), turnWith(), 1, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var objects []client.Object
+			if tc.stored != nil {
+				objects = append(objects, tc.stored)
+			}
+			e, _ := newExecutor(t, tc.funcs, objects...)
+			if tc.stored != nil {
+				tc.read.ResourceVersion = stored(t, e).ResourceVersion
+			}
+			written, err := e.update(t.Context(), tc.read, tc.epoch, func(t *v1alpha1.Turn) { t.Status.StopReason = v1alpha1.StopCompleted })
+			if (written != nil) != tc.wantWritten || (err != nil) != tc.wantErr {
+				t.Fatalf("wrote %v, error %v", written != nil, err)
+			}
+			if tc.stored == nil {
+				return
+			}
+			if got := stored(t, e).Status.StopReason == v1alpha1.StopCompleted; got != tc.wantWritten {
+				t.Errorf("the API server has the write: %t, want %t", got, tc.wantWritten)
+			}
+			if tc.read.Status.StopReason != "" {
+				t.Error("the Turn that was given must stay as it is: it may be the cache's")
+			}
+		})
+	}
+}
+
+func manyConflicts() []error {
+	all := make([]error, maxConflicts)
+	for i := range all {
+		all[i] = conflict
+	}
+	return all
+}
+
+func TestPersistTriesUntilItSucceeds(t *testing.T) {
+	e, _ := newExecutor(t, failing(broken, broken, conflict, errors.New("connection refused")), turnWith())
+	read := stored(t, e)
+	written := e.persist(t.Context(), read, 1, func(t *v1alpha1.Turn) { t.Status.StopReason = v1alpha1.StopCompleted })
+	if written == nil || stored(t, e).Status.StopReason != v1alpha1.StopCompleted {
+		t.Error("a status must be written in the end, whatever the API server says at first")
+	}
+}
+
+func TestPersistEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	e, _ := newExecutor(t, interceptor.Funcs{
+		SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
+			cancel()
+			return broken
+		},
+	}, turnWith())
+	if e.persist(ctx, stored(t, e), 1, func(*v1alpha1.Turn) {}) != nil {
+		t.Error("nothing was written")
+	}
+}
+
+func TestReleaseOfASuspendedTurnGivesItsTimeBack(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+	r := &run{executor: e, turn: stored(t, e), epoch: 1}
+	r.release(t.Context(), v1alpha1.TurnReasonSuspended, "suspended")
+	got := stored(t, e)
+	if got.Status.StartTime != nil || got.BoundTo() != "" || got.Epoch() != 1 || got.StateReason() != v1alpha1.TurnReasonSuspended {
+		t.Errorf("the Turn must be unbound, without a start, at its epoch: %+v", got.Status)
+	}
+}
+
+func TestFinishOfATurnThatIsNotOursTellsNobody(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo("other", 2)))
+	r := &run{executor: e, turn: turnWith(), epoch: 1}
+	r.turn.ResourceVersion = "1"
+	r.finish(t.Context(), &turn.Result{Stop: turn.StopCompleted})
+	if len(e.Events.(*events.FakeRecorder).Events) != 0 {
+		t.Error("an end that was not written must not be told")
+	}
+	if stored(t, e).IsFinished() {
+		t.Error("an old run must not end a Turn that is somebody else's")
+	}
+}
+
+func TestAnnounce(t *testing.T) {
+	result := func(stop turn.Stop, change ...func(*turn.Result)) *turn.Result {
+		r := &turn.Result{
+			Stop: stop, Text: "a secret answer", Message: "a secret message", Counts: turn.Counts{ModelRequests: 1},
+			Record: finalize.Record{Cost: &finalize.Cost{Amount: "0.5", Currency: "EUR"}},
+		}
+		r.Record.Usage.InputTokens, r.Record.Usage.OutputTokens = 2, 3
+		for _, f := range change {
+			f(r)
+		}
+		return r
+	}
+	fallback := func(r *turn.Result) { r.Fallback = &turn.Fallback{From: "a/x", To: "b/y"} }
+	resumed := func(r *turn.Result) { r.Resumed = true }
+	const numbers = ", 5 tokens, cost 0.5 EUR, 1.0 s"
+	for name, tc := range map[string]struct {
+		result *turn.Result
+		want   []string
+	}{
+		"an answer":             {result(turn.StopCompleted), []string{"Normal Succeeded Completed" + numbers}},
+		"a preparation":         {result(turn.StopPrepared), []string{"Normal Succeeded Prepared" + numbers}},
+		"a cancelled Turn":      {result(turn.StopCancelled), []string{"Normal Cancelled Cancelled" + numbers}},
+		"a failure":             {result(turn.StopModelError), []string{"Warning Failed ModelFailed" + numbers}},
+		"an answer of a spare":  {result(turn.StopCompleted, fallback), []string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers}},
+		"a Turn that went on":   {result(turn.StopCompleted, resumed), []string{"Normal Resumed the turn went on from its journal (epoch 2)", "Normal Succeeded Completed" + numbers}},
+		"both, of which a word": {result(turn.StopCompleted, resumed, fallback), []string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo(me, 2)))
+			r := &run{executor: e, turn: stored(t, e), epoch: 2}
+			r.finish(t.Context(), tc.result)
+			var got []string
+			recorded := e.Events.(*events.FakeRecorder).Events
+			for len(recorded) > 0 {
+				got = append(got, <-recorded)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("the Events are others (-want +got):\n%s", diff)
+			}
+			if strings.Contains(strings.Join(got, ""), "secret") {
+				t.Error("an Event must not hold words of the Turn")
+			}
+			if d := stored(t, e).Status.DurationMilliseconds; d == nil || time.Duration(*d)*time.Millisecond != time.Second {
+				t.Errorf("the Turn took a second, not %v", d)
+			}
+		})
+	}
+}

@@ -1,0 +1,164 @@
+package manager
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+// parsed are the options after these arguments and this environment.
+func parsed(t *testing.T, env map[string]string, args ...string) (Options, error) {
+	t.Helper()
+	var o Options
+	f := pflag.NewFlagSet("manager", pflag.ContinueOnError)
+	o.AddFlags(f)
+	if err := f.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return o, FromEnvironment(f, func(name string) (string, bool) {
+		value, ok := env[name]
+		return value, ok
+	})
+}
+
+func TestDefaultsAreValid(t *testing.T) {
+	o, err := parsed(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.ExecutorName = "manager-0" // a host name, which a test cannot know
+	if err := o.Validate(); err != nil {
+		t.Errorf("the defaults must be valid: %v", err)
+	}
+	want := Options{
+		DataDir: "data", Namespace: "capstan-system", ExecutorName: "manager-0", MaxConcurrentTurns: 1000,
+		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", LogFormat: "json", LogLevel: "info",
+		ShutdownGraceSeconds: 25, ProbeIntervalSeconds: 60,
+	}
+	if diff := cmp.Diff(want, o); diff != "" {
+		t.Errorf("the defaults are others (-want +got):\n%s", diff)
+	}
+}
+
+func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
+	for _, tc := range []struct{ name, value, flag string }{
+		{"CAPSTAN_KUBECONFIG", "/k", "kubeconfig"},
+		{"CAPSTAN_DATA_DIR", "/d", "data-dir"},
+		{"CAPSTAN_STORE", "sqlite:///s", "store"},
+		{"CAPSTAN_NAMESPACE", "ns", "namespace"},
+		{"CAPSTAN_EXECUTOR_NAME", "e", "executor-name"},
+		{"CAPSTAN_WATCH_NAMESPACES", "[a,b]", "watch-namespaces"},
+		{"CAPSTAN_LEADER_ELECT", "true", "leader-elect"},
+		{"CAPSTAN_MAX_CONCURRENT_TURNS", "7", "max-concurrent-turns"},
+		{"CAPSTAN_METRICS_BIND_ADDRESS", ":1", "metrics-bind-address"},
+		{"CAPSTAN_HEALTH_PROBE_BIND_ADDRESS", ":2", "health-probe-bind-address"},
+		{"CAPSTAN_LOG_FORMAT", "console", "log-format"},
+		{"CAPSTAN_LOG_LEVEL", "debug", "log-level"},
+		{"CAPSTAN_SHUTDOWN_GRACE_SECONDS", "3", "shutdown-grace-seconds"},
+		{"CAPSTAN_PROBE_INTERVAL_SECONDS", "4", "probe-interval-seconds"},
+	} {
+		t.Run(tc.flag, func(t *testing.T) {
+			var o Options
+			f := pflag.NewFlagSet("manager", pflag.ContinueOnError)
+			o.AddFlags(f)
+			value := strings.Trim(tc.value, "[]")
+			if err := FromEnvironment(f, func(name string) (string, bool) { return value, name == tc.name }); err != nil {
+				t.Fatal(err)
+			}
+			flag := f.Lookup(tc.flag)
+			if got := flag.Value.String(); got != tc.value {
+				t.Errorf("the flag is %q, want %q", got, tc.value)
+			}
+			if flag.Usage == "" {
+				t.Error("the flag must say what it does")
+			}
+		})
+	}
+	var o Options
+	f := pflag.NewFlagSet("manager", pflag.ContinueOnError)
+	o.AddFlags(f)
+	count := 0
+	f.VisitAll(func(*pflag.Flag) { count++ })
+	if count != 14 {
+		t.Errorf("there are %d flags; the table above has 14", count)
+	}
+}
+
+func TestFlagsWinOverTheEnvironment(t *testing.T) {
+	o, err := parsed(t, map[string]string{"CAPSTAN_MAX_CONCURRENT_TURNS": "7", "CAPSTAN_LOG_LEVEL": "debug"}, "--max-concurrent-turns", "9")
+	if err != nil || o.MaxConcurrentTurns != 9 || o.LogLevel != "debug" {
+		t.Errorf("got %d, %q, %v; want 9 from the flag and debug from the environment", o.MaxConcurrentTurns, o.LogLevel, err)
+	}
+}
+
+func TestEnvironmentErrorsNameTheVariable(t *testing.T) {
+	_, err := parsed(t, map[string]string{"CAPSTAN_MAX_CONCURRENT_TURNS": "many", "CAPSTAN_LEADER_ELECT": "perhaps"})
+	for _, want := range []string{"CAPSTAN_MAX_CONCURRENT_TURNS", "CAPSTAN_LEADER_ELECT"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error must name %s: %v", want, err)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Options)
+		want   string
+	}{
+		"no executor name":          {func(o *Options) { o.ExecutorName = "" }, "--executor-name"},
+		"an executor name of a Mac": {func(o *Options) { o.ExecutorName = "Ada's" }, "--executor-name"},
+		"a long executor name":      {func(o *Options) { o.ExecutorName = strings.Repeat("a", 201) }, "at most 200 characters"},
+		"no namespace":              {func(o *Options) { o.Namespace = "" }, "--namespace"},
+		"a namespace with a dot":    {func(o *Options) { o.WatchNamespaces = []string{"a", "b.c"} }, `--watch-namespaces: "b.c"`},
+		"no Turns":                  {func(o *Options) { o.MaxConcurrentTurns = 0 }, "--max-concurrent-turns 0 must be from 1 to 100000"},
+		"too many Turns":            {func(o *Options) { o.MaxConcurrentTurns = 100_001 }, "--max-concurrent-turns"},
+		"an unknown log format":     {func(o *Options) { o.LogFormat = "xml" }, `--log-format "xml" must be json or console`},
+		"an unknown log level":      {func(o *Options) { o.LogLevel = "" }, "--log-level"},
+		"a negative grace period":   {func(o *Options) { o.ShutdownGraceSeconds = -1 }, "--shutdown-grace-seconds"},
+		"no probe interval":         {func(o *Options) { o.ProbeIntervalSeconds = 0 }, "--probe-interval-seconds"},
+		"another kind of store":     {func(o *Options) { o.Store = "postgres://me:hunter2@db" }, "--store must be of the form sqlite:///PATH"},
+		"a store without a path":    {func(o *Options) { o.Store = "sqlite://data" }, "--store"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, err := parsed(t, nil, "--executor-name", "e")
+			if err != nil {
+				t.Fatal(err)
+			}
+			tc.change(&o)
+			err = o.Validate()
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want an error with %q", err, tc.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("the error repeats a password: %v", err)
+			}
+		})
+	}
+}
+
+func TestValidateTellsAllAtOnce(t *testing.T) {
+	err := (&Options{}).Validate()
+	for _, flag := range []string{"--executor-name", "--namespace", "--max-concurrent-turns", "--log-format", "--probe-interval-seconds"} {
+		if err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("the error must name %s: %v", flag, err)
+		}
+	}
+}
+
+func TestJournalPath(t *testing.T) {
+	for name, tc := range map[string]struct {
+		options Options
+		want    string
+	}{
+		"in the data folder":   {Options{DataDir: "/var/lib/capstan"}, "/var/lib/capstan/journal.db"},
+		"where the store says": {Options{DataDir: "/var/lib/capstan", Store: "sqlite:///srv/j.db"}, "/srv/j.db"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, err := tc.options.journalPath(); err != nil || got != tc.want {
+				t.Errorf("got %q, %v, want %q", got, err, tc.want)
+			}
+		})
+	}
+}

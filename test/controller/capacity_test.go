@@ -1,0 +1,138 @@
+package controller_test
+
+import (
+	"encoding/json"
+	"fmt"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+// asked returns the user messages that reached the model, in order.
+func (s *stage) asked() []string {
+	GinkgoHelper()
+	var all []string
+	for _, r := range s.fake.Requests() {
+		var body struct {
+			Messages []struct{ Role, Content string }
+		}
+		Expect(json.Unmarshal(r.Body, &body)).To(Succeed())
+		all = append(all, body.Messages[len(body.Messages)-1].Content)
+	}
+	return all
+}
+
+var _ = Describe("More Turns than may run at once", func() {
+	DescribeTable("run so many at once, and all end",
+		func(ctx SpecContext, most int, ofAgent *int32) {
+			s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 30}}]`)
+			s.run(func(o *manager.Options) { o.MaxConcurrentTurns = most })
+			s.create(ctx, s.basics(func(a *v1alpha1.Agent) { a.Spec.MaxParallelTurns = ofAgent })...)
+			const turns = 60
+			s.create(ctx, newTurns(turns)...)
+			s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted)
+			Expect(s.fake.Stats().PeakInFlight).To(BeEquivalentTo(4), "as many as may, and never more")
+			Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns))
+		},
+		Entry("of the agent", SpecTimeout(patience), 1000, new(int32(4))),
+		Entry("of the manager", SpecTimeout(patience), 4, nil),
+		Entry("of both", SpecTimeout(patience), 5, new(int32(4))),
+	)
+
+	It("run in the order they were created in, and say what they wait for", func(ctx SpecContext) {
+		s := newStage(ctx, stuckModel)
+		s.run()
+		s.create(ctx, s.basics(parallel(1))...)
+		s.create(ctx, newTurn("stuck"))
+		s.inFlight(ctx, 1)
+		turns := newTurns(10)
+		s.create(ctx, turns...)
+		var names []string
+		for _, o := range turns {
+			t := s.reaches(ctx, o.GetName(), v1alpha1.TurnReasonQueued)
+			Expect(message(t)).To(Equal(`Agent "support" runs as many turns as it may at once (maxParallelTurns is 1)`))
+			Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=Unknown Queued", "Reconciling=True Queued"))
+			names = append(names, t.Name)
+		}
+		s.desire(ctx, "stuck", v1alpha1.DesiredStateCancelled)
+		for _, name := range names {
+			s.reaches(ctx, name, v1alpha1.TurnReasonCompleted)
+		}
+		Expect(s.asked()).To(Equal(append([]string{"stuck"}, names...)))
+	}, SpecTimeout(patience))
+
+	It("go on as far as a raised maxParallelTurns lets them", func(ctx SpecContext) {
+		s := newStage(ctx, stuckModel)
+		s.run()
+		s.create(ctx, s.basics(parallel(1))...)
+		s.create(ctx, newTurn("stuck-0"))
+		s.inFlight(ctx, 1)
+		for i := 1; i < 4; i++ {
+			s.create(ctx, newTurn(fmt.Sprintf("stuck-%d", i)))
+			s.reaches(ctx, fmt.Sprintf("stuck-%d", i), v1alpha1.TurnReasonQueued)
+		}
+		change(ctx, s, agent, &v1alpha1.Agent{}, parallel(3))
+		s.inFlight(ctx, 3)
+		Expect(s.turn(ctx, "stuck-3").StateReason()).To(Equal(v1alpha1.TurnReasonQueued))
+		change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.MaxParallelTurns = nil })
+		s.inFlight(ctx, 4)
+	}, SpecTimeout(patience))
+
+	It("are not held up by one that is cancelled, suspended or deleted while it waits", func(ctx SpecContext) {
+		s := newStage(ctx, stuckModel)
+		s.run()
+		s.create(ctx, s.basics(parallel(1))...)
+		s.create(ctx, newTurn("stuck"))
+		s.inFlight(ctx, 1)
+		names := []string{"a-cancelled", "b-suspended", "c-deleted", "d-runs", "e-runs"}
+		for _, name := range names {
+			s.create(ctx, newTurn(name))
+		}
+		for _, name := range names {
+			s.reaches(ctx, name, v1alpha1.TurnReasonQueued)
+		}
+		s.desire(ctx, "a-cancelled", v1alpha1.DesiredStateCancelled)
+		s.desire(ctx, "b-suspended", v1alpha1.DesiredStateSuspended)
+		Expect(apiClient.Delete(ctx, s.turn(ctx, "c-deleted"))).To(Succeed())
+		s.reaches(ctx, "a-cancelled", v1alpha1.TurnReasonCancelled)
+		s.reaches(ctx, "b-suspended", v1alpha1.TurnReasonSuspended)
+
+		s.desire(ctx, "stuck", v1alpha1.DesiredStateCancelled)
+		s.reaches(ctx, "e-runs", v1alpha1.TurnReasonCompleted)
+		Expect(s.asked()).To(Equal([]string{"stuck", "d-runs", "e-runs"}))
+	}, SpecTimeout(patience))
+
+	It("of one agent do not keep another agent's from a free place", func(ctx SpecContext) {
+		s := newStage(ctx, stuckModel)
+		s.run(func(o *manager.Options) { o.MaxConcurrentTurns = 2 })
+		s.create(ctx, s.basics(parallel(1))...)
+		s.create(ctx, newAgent("other"))
+		ofOther := func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "other" }
+		s.create(ctx, newTurn("stuck-a"), newTurn("stuck-b", ofOther))
+		s.inFlight(ctx, 2)
+		s.create(ctx, newTurn("a-waits"))
+		s.reaches(ctx, "a-waits", v1alpha1.TurnReasonQueued)
+		s.create(ctx, newTurn("b-waits", ofOther))
+		s.reaches(ctx, "b-waits", v1alpha1.TurnReasonQueued)
+
+		s.desire(ctx, "stuck-b", v1alpha1.DesiredStateCancelled)
+		s.reaches(ctx, "b-waits", v1alpha1.TurnReasonCompleted)
+		Expect(s.turn(ctx, "a-waits").StateReason()).To(Equal(v1alpha1.TurnReasonQueued))
+	}, SpecTimeout(patience))
+
+	It("of 300 at once are asked together, and all end well", func(ctx SpecContext) {
+		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 2000}}]`)
+		s.create(ctx, s.basics()...)
+		const turns = 300
+		s.create(ctx, newTurns(turns)...)
+		s.run()
+		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
+			Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(1))
+		}
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "each is bought once")
+		Expect(s.fake.Stats().PeakInFlight).To(BeNumerically(">", turns/3), "they must not wait for one another")
+	}, SpecTimeout(2*patience))
+})

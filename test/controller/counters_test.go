@@ -1,0 +1,89 @@
+package controller_test
+
+import (
+	"bytes"
+	"context"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// requests returns how many requests of a verb for a resource of ours the API server has answered. The writes of status
+// are the resource's subresource "status".
+func requests(ctx context.Context, verb, resource, subresource string) float64 {
+	GinkgoHelper()
+	clientset, err := kubernetes.NewForConfig(apiConfig)
+	Expect(err).NotTo(HaveOccurred())
+	text, err := clientset.RESTClient().Get().AbsPath("/metrics").Do(ctx).Raw()
+	Expect(err).NotTo(HaveOccurred(), "the API server must tell its metrics")
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	Expect(err).NotTo(HaveOccurred())
+	return sum(families["apiserver_request_total"], map[string]string{
+		"verb": verb, "resource": resource, "subresource": subresource,
+	})
+}
+
+// reconciles returns how often the controllers of one kind in this process have looked at something.
+func reconciles(controller string) float64 {
+	GinkgoHelper()
+	families, err := metrics.Registry.Gather()
+	Expect(err).NotTo(HaveOccurred())
+	for _, f := range families {
+		if f.GetName() == "controller_runtime_reconcile_total" {
+			return sum(f, map[string]string{"controller": controller})
+		}
+	}
+	return 0
+}
+
+// running returns how many Turns the executors of this process run.
+func running() float64 {
+	GinkgoHelper()
+	families, err := metrics.Registry.Gather()
+	Expect(err).NotTo(HaveOccurred())
+	for _, f := range families {
+		if f.GetName() == "capstan_turns_running" {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	Fail("there is no metric capstan_turns_running")
+	return 0
+}
+
+func sum(family *dto.MetricFamily, labels map[string]string) float64 {
+	total := 0.0
+	for _, m := range family.GetMetric() {
+		matching := 0
+		for _, l := range m.GetLabel() {
+			if want, ok := labels[l.GetName()]; ok && want == l.GetValue() {
+				matching++
+			}
+		}
+		if matching == len(labels) {
+			total += m.GetCounter().GetValue()
+		}
+	}
+	return total
+}
+
+// events returns "type reason" of the Events about an object, in any order.
+func (s *stage) events(ctx context.Context, kind, name string) []string {
+	GinkgoHelper()
+	var list eventsv1.EventList
+	Expect(apiClient.List(ctx, &list, client.InNamespace(s.namespace))).To(Succeed())
+	var all []string
+	for _, e := range list.Items {
+		if e.Regarding.Kind == kind && e.Regarding.Name == name {
+			all = append(all, e.Type+" "+e.Reason)
+		}
+	}
+	return all
+}

@@ -1,0 +1,142 @@
+package controller_test
+
+import (
+	"encoding/json"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+var _ = Describe("A Turn without credentials", func() {
+	It("waits for the Secret and goes on when it appears", func(ctx SpecContext) {
+		s := newStage(ctx, `apiKeys: [right-key]`)
+		s.run()
+		objects := s.basics()
+		s.create(ctx, objects[theProvider], objects[theProfile], objects[theAgent], newTurn("waits"))
+		wanted := ContainSubstring(`Secret "model-key" does not exist in namespace "` + s.namespace + `": create it with key "apiKey"`)
+		says(ctx, s, &v1alpha1.Turn{}, "waits", message, wanted)
+		Expect(s.turn(ctx, "waits").StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
+		says(ctx, s, &v1alpha1.ModelProvider{}, provider, providerReadiness, HavePrefix("SecretNotFound: "))
+
+		s.create(ctx, objects[theSecret])
+		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+	}, SpecTimeout(patience))
+
+	It("ends when its time to start is over, and says what it waited for", func(ctx SpecContext) {
+		s := newStage(ctx, `apiKeys: [right-key]`)
+		s.run()
+		objects := s.basics()
+		s.create(ctx, objects[theProvider], objects[theProfile], objects[theAgent], newTurn("late", startWithin(1)))
+		t := s.reaches(ctx, "late", v1alpha1.TurnReasonDeadlineExceeded)
+		Expect(message(t)).To(And(
+			HavePrefix("the turn did not start within 1s (limits.startingDeadlineSeconds); it was WaitingForAgent: "),
+			ContainSubstring(`Secret "model-key" does not exist`)))
+		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopDeadline))
+		Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=False DeadlineExceeded", "Stalled=True DeadlineExceeded"))
+		Eventually(s.events).WithArguments(ctx, "Turn", "late").Should(Equal([]string{"Warning Failed"}))
+		Expect(s.fake.Stats().Requests).To(BeZero())
+	}, SpecTimeout(patience))
+
+	It("waits for a key that its Secret lacks, or that is empty", func(ctx SpecContext) {
+		s := newStage(ctx, `apiKeys: [right-key]`)
+		s.run()
+		objects := s.basics()
+		s.create(ctx, objects[1:]...)
+		s.create(ctx, &corev1.Secret{ObjectMeta: newSecret(secretName, "").ObjectMeta, StringData: map[string]string{"other": "x"}}, newTurn("waits"))
+		says(ctx, s, &v1alpha1.Turn{}, "waits", message,
+			ContainSubstring(`Secret "model-key" in namespace "`+s.namespace+`" has no key "apiKey": add it`))
+		change(ctx, s, secretName, &corev1.Secret{}, func(o *corev1.Secret) { o.StringData = map[string]string{keyName: " \n"} })
+		says(ctx, s, &v1alpha1.Turn{}, "waits", message,
+			ContainSubstring(`key "apiKey" of Secret "model-key" in namespace "`+s.namespace+`" is empty: put the credential there`))
+		change(ctx, s, secretName, &corev1.Secret{}, func(o *corev1.Secret) { o.StringData = map[string]string{keyName: apiKey + "\n"} })
+		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+	}, SpecTimeout(patience))
+
+	It("waits while the endpoint refuses the key, and goes on with the right one", func(ctx SpecContext) {
+		s := newStage(ctx, `apiKeys: [right-key]`)
+		s.run()
+		s.create(ctx, s.basics()[1:]...)
+		s.create(ctx, newSecret(secretName, "wrong-key"), newTurn("waits"))
+		says(ctx, s, &v1alpha1.ModelProvider{}, provider, providerReadiness, And(HavePrefix("CredentialsRejected: "),
+			ContainSubstring(`HTTP 401`), ContainSubstring(`key "apiKey" of Secret "model-key"`), Not(ContainSubstring("wrong-key"))))
+		says(ctx, s, &v1alpha1.Turn{}, "waits", message, ContainSubstring("the endpoint refused the credentials"))
+		Expect(s.turn(ctx, "waits").StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
+
+		change(ctx, s, secretName, &corev1.Secret{}, func(o *corev1.Secret) { o.StringData = map[string]string{keyName: apiKey} })
+		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
+	}, SpecTimeout(patience))
+})
+
+var _ = Describe("A chain of models", func() {
+	It("falls back to the second, and an Event says so", func(ctx SpecContext) {
+		s := newStage(ctx, `{models: [spare], rules: [{when: {model: spare}, reply: {text: "the spare answers"}}]}`)
+		s.run()
+		s.create(ctx, s.basics(func(a *v1alpha1.Agent) {
+			a.Spec.Models = append(a.Spec.Models, v1alpha1.ModelReference{
+				ProviderRef: v1alpha1.ObjectReference{Name: provider}, Model: "spare",
+			})
+		})...)
+		s.create(ctx, newTurn("asks"))
+		t := s.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Result.Text).To(Equal("the spare answers"))
+		Expect(t.Status.Preparation.Model).To(Equal("spare"))
+		Expect(t.Status.Steps.ModelRequests).To(BeEquivalentTo(2))
+		Expect(t.Status.Usage.Cost).To(BeNil(), "a model without a price has no cost")
+		Eventually(s.events).WithArguments(ctx, "Turn", "asks").Should(ConsistOf("Warning FallbackUsed", "Normal Succeeded"))
+	}, SpecTimeout(patience))
+
+	It("that fails as a whole tells of each model", func(ctx SpecContext) {
+		s := newStage(ctx, `models: [none-of-these]`)
+		s.run()
+		s.create(ctx, s.basics(func(a *v1alpha1.Agent) {
+			a.Spec.Models = append(a.Spec.Models, v1alpha1.ModelReference{
+				ProviderRef: v1alpha1.ObjectReference{Name: provider}, Model: "spare",
+			})
+		})...)
+		s.create(ctx, newTurn("asks"))
+		t := s.reaches(ctx, "asks", v1alpha1.TurnReasonModelFailed)
+		Expect(message(t)).To(And(HavePrefix("none of the 2 models that were tried answered"),
+			ContainSubstring("demo/demo-small: "), ContainSubstring("demo/spare: ")))
+	}, SpecTimeout(patience))
+})
+
+var _ = Describe("What is too long", func() {
+	const limit = 256 << 10
+
+	It("of an answer is cut in the status, which stays small", func(ctx SpecContext) {
+		s := newStage(ctx, `rules: [{reply: {text: "\u0001<&>\"é", repeat: 29000, chunkChars: 4000, ignoreMaxTokens: true}}]`)
+		s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("long"))
+		t := s.reaches(ctx, "long", v1alpha1.TurnReasonCompleted)
+		whole := strings.Repeat("\u0001<&>\"é", 29000)
+		Expect(t.Status.Result.Bytes).To(BeEquivalentTo(len(whole)), "about 200 KiB")
+		Expect(t.Status.Result.Truncated).To(BeTrue())
+		Expect(whole).To(HavePrefix(t.Status.Result.Text))
+		Expect(t.Status.Result.Text).NotTo(BeEmpty())
+		text, err := json.Marshal(t)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(len(text)).To(BeNumerically("<", limit))
+	}, SpecTimeout(patience))
+
+	It("of a spec is refused with numbers, although its parts are within their bounds", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("huge", func(t *v1alpha1.Turn) {
+			for range 8 {
+				t.Spec.History = append(t.Spec.History, v1alpha1.HistoryMessage{
+					Role: v1alpha1.HistoryRoleUser, Content: strings.Repeat("x", 16384),
+				})
+			}
+		}))
+		t := s.reaches(ctx, "huge", v1alpha1.TurnReasonInvalidSpec)
+		Expect(message(t)).To(MatchRegexp(`^spec is 13\d{4} bytes of JSON and must be at most 98304: shorten message, history or context.facts$`))
+		Expect(s.fake.Stats().Requests).To(BeZero())
+	}, SpecTimeout(patience))
+})

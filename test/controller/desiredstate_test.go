@@ -1,0 +1,245 @@
+package controller_test
+
+import (
+	"context"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// A model that works for a while, and one that never answers.
+const (
+	slowModel  = `rules: [{fault: {latencyMilliseconds: 1000}}]`
+	stuckModel = `rules: [{when: {contains: stuck}, fault: {hang: AfterHeaders}}]`
+)
+
+var _ = Describe("A Turn that is suspended", func() {
+	It("before it starts waits, and runs when it is active", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("later", desired(v1alpha1.DesiredStateSuspended), startWithin(1)))
+		t := s.reaches(ctx, "later", v1alpha1.TurnReasonSuspended)
+		Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=Unknown Suspended"), "it is not reconciling")
+		Expect(message(t)).To(Equal("the turn is suspended; set desiredState to Active to go on"))
+		Expect(t.Status.StartTime).To(BeNil())
+
+		// The time to start must not run while it is suspended, so let that time pass.
+		Eventually(time.Now).Should(BeTemporally(">", t.CreationTimestamp.Add(2*time.Second)))
+		s.desire(ctx, "later", v1alpha1.DesiredStateActive)
+		t = s.reaches(ctx, "later", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.ObservedGeneration).To(Equal(t.Generation))
+		Expect(t.Generation).To(BeEquivalentTo(2))
+	}, SpecTimeout(patience))
+
+	It("while it waits for its Agent stays so when the Agent comes", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		s.run()
+		s.create(ctx, newTurn("later"))
+		s.reaches(ctx, "later", v1alpha1.TurnReasonWaitingForAgent)
+		s.desire(ctx, "later", v1alpha1.DesiredStateSuspended)
+		t := s.reaches(ctx, "later", v1alpha1.TurnReasonSuspended)
+		Expect(t.Status.ObservedGeneration).To(BeEquivalentTo(2))
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("other"))
+		s.reaches(ctx, "other", v1alpha1.TurnReasonCompleted)
+		Expect(s.turn(ctx, "later").StateReason()).To(Equal(v1alpha1.TurnReasonSuspended))
+		s.desire(ctx, "later", v1alpha1.DesiredStateActive)
+		s.reaches(ctx, "later", v1alpha1.TurnReasonCompleted)
+	}, SpecTimeout(patience))
+
+	It("while the model works keeps the reply, and ends with it when it is active", func(ctx SpecContext) {
+		s := newStage(ctx, slowModel)
+		s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("held"))
+		s.inFlight(ctx, 1)
+		s.desire(ctx, "held", v1alpha1.DesiredStateSuspended)
+		t := s.reaches(ctx, "held", v1alpha1.TurnReasonSuspended)
+		Expect(t.BoundTo()).To(BeEmpty())
+		Expect(t.Status.Result).To(BeNil(), "a suspended Turn has not ended")
+		Expect(s.fake.Stats().ByOutcome).To(Equal(map[server.Outcome]int64{server.OutcomeAnswered: 1}))
+
+		s.desire(ctx, "held", v1alpha1.DesiredStateActive)
+		t = s.reaches(ctx, "held", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Result.Text).To(Equal("This is demo-small. You said: held"))
+		Expect(t.Status.Steps).To(HaveValue(Equal(v1alpha1.StepCounts{Count: 1, ModelRequests: 1, Resumes: 1})))
+		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1), "the reply must not be bought twice")
+		Eventually(s.events).WithArguments(ctx, "Turn", "held").Should(ConsistOf("Normal Resumed", "Normal Succeeded"))
+	}, SpecTimeout(patience))
+})
+
+var _ = Describe("A Turn that is cancelled", func() {
+	It("before it starts ends so, for ever", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		s.run()
+		s.create(ctx, newTurn("never"))
+		s.reaches(ctx, "never", v1alpha1.TurnReasonWaitingForAgent)
+		s.desire(ctx, "never", v1alpha1.DesiredStateCancelled)
+		t := s.reaches(ctx, "never", v1alpha1.TurnReasonCancelled)
+		Expect(message(t)).To(Equal("the turn was cancelled before it ran"))
+		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopCancelled))
+		Eventually(s.events).WithArguments(ctx, "Turn", "never").Should(Equal([]string{"Normal Cancelled"}))
+
+		t.Spec.DesiredState = v1alpha1.DesiredStateActive
+		Expect(apiClient.Update(ctx, t)).To(MatchError(ContainSubstring("desiredState must stay Cancelled")))
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("other"))
+		s.reaches(ctx, "other", v1alpha1.TurnReasonCompleted)
+		Expect(s.turn(ctx, "never").ResourceVersion).To(Equal(t.ResourceVersion), "a finished Turn stays as it is")
+	}, SpecTimeout(patience))
+
+	It("while it runs ends at once, and so does its request", func(ctx SpecContext) {
+		s := newStage(ctx, stuckModel)
+		s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("stuck"))
+		s.inFlight(ctx, 1)
+		s.desire(ctx, "stuck", v1alpha1.DesiredStateCancelled)
+		t := s.reaches(ctx, "stuck", v1alpha1.TurnReasonCancelled)
+		Expect(message(t)).To(Equal("the turn was cancelled while it ran"))
+		Expect(t.Status.ObservedGeneration).To(BeEquivalentTo(2))
+		Expect(t.Status.Preparation).NotTo(BeNil(), "what there is, is kept")
+		s.inFlight(ctx, 0)
+		Expect(s.fake.Stats().Cancelled).To(BeEquivalentTo(1))
+		Eventually(s.events).WithArguments(ctx, "Turn", "stuck").Should(Equal([]string{"Normal Cancelled"}))
+	}, SpecTimeout(patience))
+
+	It("while it is suspended ends so", func(ctx SpecContext) {
+		s := newStage(ctx, slowModel)
+		s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("held"))
+		s.inFlight(ctx, 1)
+		s.desire(ctx, "held", v1alpha1.DesiredStateSuspended)
+		s.reaches(ctx, "held", v1alpha1.TurnReasonSuspended)
+		s.desire(ctx, "held", v1alpha1.DesiredStateCancelled)
+		t := s.reaches(ctx, "held", v1alpha1.TurnReasonCancelled)
+		Expect(message(t)).To(Equal("the turn was cancelled while it was not running"))
+	}, SpecTimeout(patience))
+})
+
+var _ = Describe("A Turn that is only to be prepared", func() {
+	It("asks no model", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("dry", func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionPrepareOnly }))
+		t := s.reaches(ctx, "dry", v1alpha1.TurnReasonPrepared)
+		Expect(t.Status.Preparation.MessageCount).To(BeEquivalentTo(3))
+		Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=True Prepared", "Prepared=True Prepared", "Finalized=True Finalized"))
+		Expect(t.Status.Usage).To(BeNil())
+		Expect(s.fake.Stats().Requests).To(BeZero())
+	}, SpecTimeout(patience))
+})
+
+var _ = Describe("A finished Turn", func() {
+	gone := func(ctx context.Context, s *stage, name string) {
+		GinkgoHelper()
+		Eventually(func() bool {
+			return apierrors.IsNotFound(apiClient.Get(ctx, s.key(name), &v1alpha1.Turn{}))
+		}).Should(BeTrue(), "the turn must be deleted")
+	}
+
+	It("is deleted when its time to live is over, and its journal with it", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		m := s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("at-once", ttl(0)), newTurn("soon", ttl(1)), newTurn("kept"), newTurn("a-year", ttl(31536000)))
+		gone(ctx, s, "at-once")
+		t := s.reaches(ctx, "soon", v1alpha1.TurnReasonCompleted)
+		gone(ctx, s, "soon")
+		Expect(time.Now()).To(BeTemporally(">=", t.Status.CompletionTime.Add(time.Second)))
+		kept, year := s.reaches(ctx, "kept", v1alpha1.TurnReasonCompleted), s.reaches(ctx, "a-year", v1alpha1.TurnReasonCompleted)
+		Eventually(m.journals).WithArguments(ctx).Should(ConsistOf(string(kept.UID), string(year.UID)))
+
+		// A time to live that is set or shortened after the end counts.
+		change(ctx, s, "kept", &v1alpha1.Turn{}, ttl(1))
+		change(ctx, s, "a-year", &v1alpha1.Turn{}, ttl(0))
+		gone(ctx, s, "kept")
+		gone(ctx, s, "a-year")
+		Eventually(m.journals).WithArguments(ctx).Should(BeEmpty())
+	}, SpecTimeout(patience))
+
+	It("says that it saw a time to live that is set after the end", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("kept"))
+		s.reaches(ctx, "kept", v1alpha1.TurnReasonCompleted)
+		change(ctx, s, "kept", &v1alpha1.Turn{}, ttl(3600))
+		says(ctx, s, &v1alpha1.Turn{}, "kept", func(t *v1alpha1.Turn) string {
+			Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
+			return time.Duration(t.Status.ObservedGeneration).String()
+		}, Equal("2ns"))
+	}, SpecTimeout(patience))
+})
+
+var _ = Describe("Deleting a Turn that runs", func() {
+	It("stops its request within a second and forgets its journal", func(ctx SpecContext) {
+		s := newStage(ctx, stuckModel)
+		m := s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("stuck"))
+		s.inFlight(ctx, 1)
+		Expect(m.journals(ctx)).To(HaveLen(1))
+		Expect(apiClient.Delete(ctx, s.turn(ctx, "stuck"))).To(Succeed())
+		Eventually(func() server.Stats { return s.fake.Stats() }).WithTimeout(time.Second).Should(
+			And(HaveField("InFlight", BeZero()), HaveField("Cancelled", BeEquivalentTo(1))))
+		Eventually(m.journals).WithArguments(ctx).Should(BeEmpty())
+	}, SpecTimeout(patience))
+
+	It("works behind somebody's finalizer too, and gives its place to others", func(ctx SpecContext) {
+		s := newStage(ctx, stuckModel)
+		s.run()
+		s.create(ctx, s.basics(parallel(1))...)
+		s.create(ctx, newTurn("stuck", func(t *v1alpha1.Turn) { t.Finalizers = []string{"example.com/keep"} }))
+		s.inFlight(ctx, 1)
+		s.create(ctx, newTurn("next"), newTurn("queued-stuck", func(t *v1alpha1.Turn) { t.Finalizers = []string{"example.com/keep"} }))
+		s.reaches(ctx, "next", v1alpha1.TurnReasonQueued)
+		Expect(apiClient.Delete(ctx, s.turn(ctx, "queued-stuck"))).To(Succeed())
+		Expect(apiClient.Delete(ctx, s.turn(ctx, "stuck"))).To(Succeed())
+		s.reaches(ctx, "next", v1alpha1.TurnReasonCompleted)
+		for _, name := range []string{"stuck", "queued-stuck"} {
+			change(ctx, s, name, &v1alpha1.Turn{}, func(t *v1alpha1.Turn) { t.Finalizers = nil })
+		}
+	}, SpecTimeout(patience))
+
+	It("while no manager runs is made up for by the next one", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		m := s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("answered"))
+		t := s.reaches(ctx, "answered", v1alpha1.TurnReasonCompleted)
+		m.stop()
+		Expect(apiClient.Delete(ctx, t)).To(Succeed())
+		Expect(m.journals(ctx)).To(Equal([]string{string(t.UID)}))
+
+		// Only a manager of all namespaces knows that a Turn is in none.
+		next := start(func() manager.Options {
+			o := m.options
+			o.WatchNamespaces = nil
+			return o
+		}())
+		Eventually(next.journals).WithArguments(ctx).Should(BeEmpty())
+	}, SpecTimeout(patience))
+})
+
+// journals returns the UIDs of the Turns that a manager's journal knows.
+func (m *runningManager) journals(ctx context.Context) []string {
+	GinkgoHelper()
+	store, err := sqlite.Open(ctx, m.options.DataDir+"/journal.db")
+	Expect(err).NotTo(HaveOccurred())
+	defer func() { Expect(store.Close()).To(Succeed()) }()
+	uids, err := store.TurnUIDs(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	return uids
+}

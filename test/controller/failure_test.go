@@ -1,0 +1,210 @@
+package controller_test
+
+import (
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+)
+
+// failure is a fault and what becomes of a Turn that meets it. The Turn, its Agent, its ModelProvider and its Secret have
+// the failure's name.
+type failure struct {
+	name string
+	// rule of the model, in YAML, for the Turn's message.
+	rule string
+	// What is unlike a Turn that goes well; nil for nothing.
+	provider func(*v1alpha1.ModelProvider)
+	agent    func(*v1alpha1.Agent)
+	turn     func(*v1alpha1.Turn)
+	// The end of the Turn.
+	reason  string
+	stop    v1alpha1.StopReason
+	message types.GomegaMatcher
+	// requests the Turn cost.
+	requests int32
+	// within is the time the Turn may take.
+	within time.Duration
+	// also checks the rest; nil for nothing.
+	also func(*v1alpha1.Turn)
+}
+
+var failures = []failure{
+	{
+		name: "credentials-refused-by-completions", rule: `fault: {status: 401}`,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, within: 2 * time.Second,
+		message: ContainSubstring(`the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "credentials-refused-by-completions"`),
+	},
+	{
+		name: "unknown-model", agent: func(a *v1alpha1.Agent) { a.Spec.Models[0].Model = "no-such-model" },
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, within: 2 * time.Second,
+		message: And(ContainSubstring("the endpoint does not know the model"), ContainSubstring("HTTP 404")),
+	},
+	{
+		name: "unreachable-host", provider: func(p *v1alpha1.ModelProvider) { p.Spec.BaseURL = "http://127.0.0.1:1/v1" },
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 3 * time.Second,
+		message: And(ContainSubstring("the connection to the endpoint failed: "), ContainSubstring("refused"), ContainSubstring("(2 attempts)")),
+	},
+	{
+		name: "unknown-host", provider: func(p *v1alpha1.ModelProvider) { p.Spec.BaseURL = "http://model.invalid/v1" },
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 10 * time.Second,
+		message: And(ContainSubstring(`provider "unknown-host": `), ContainSubstring("(2 attempts)")),
+	},
+	{
+		name: "rate-limit-storm", rule: `fault: {status: 429, retryAfterSeconds: 0}`,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 3 * time.Second,
+		message: And(ContainSubstring("the endpoint's rate limit is reached (HTTP 429)"), ContainSubstring("(2 attempts)")),
+	},
+	{
+		name: "rate-limit-beyond-deadline", rule: `fault: {status: 429, retryAfterSeconds: 3600}`, turn: timeout(3),
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, within: 3 * time.Second,
+		message: ContainSubstring("would be after the turn's deadline"),
+	},
+	{
+		name: "server-error", rule: `fault: {status: 503}`,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 3 * time.Second,
+		message: ContainSubstring("the endpoint failed (HTTP 503)"),
+	},
+	{
+		name: "hang-until-deadline", rule: `fault: {hang: BeforeHeaders}`, turn: timeout(1), requests: 1,
+		reason: v1alpha1.TurnReasonDeadlineExceeded, stop: v1alpha1.StopDeadline, within: 2 * time.Second,
+		message: ContainSubstring("the turn reached its time limit of 1s: raise limits.timeoutSeconds or ask for less"),
+	},
+	{
+		name: "hang-until-idle", rule: `fault: {hang: AfterHeaders}`,
+		provider: func(p *v1alpha1.ModelProvider) { p.Spec.Timeouts.IdleSeconds, p.Spec.Retry.MaxAttempts = 1, 1 },
+		reason:   v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, within: 3 * time.Second,
+		message: ContainSubstring(`provider "hang-until-idle": sent nothing for 1s`),
+	},
+	{
+		name: "cut-stream", rule: `reply: {text: "a long answer that never ends", chunkChars: 4}, fault: {cutAfterChunks: 3}`,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 3 * time.Second,
+		message: ContainSubstring("the connection broke before the answer was finished"),
+	},
+	{
+		name: "unfinished-stream", rule: `fault: {endWithoutFinish: true}`,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 3 * time.Second,
+		message: ContainSubstring("the stream ended before the answer was finished"),
+	},
+	{
+		name: "rubbish-json", rule: `fault: {rubbish: NotJSON}`,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 3 * time.Second,
+		message: ContainSubstring("the response is not of the chat-completions protocol"),
+	},
+	{
+		name: "rubbish-page", rule: `fault: {rubbish: HTML}`,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 3 * time.Second,
+		message: And(ContainSubstring("the endpoint sent text/html"), ContainSubstring("check baseURL")),
+	},
+	{
+		name: "empty-answer", rule: `reply: {text: ""}`,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 3 * time.Second,
+		message: ContainSubstring("the answer was empty"),
+	},
+	{
+		name: "unasked-tool-call", rule: `reply: {toolCalls: [{name: delete_all}]}`,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 3 * time.Second,
+		message: ContainSubstring("the model called a tool, and it was offered none"),
+	},
+	{
+		name: "cut-by-length", rule: `reply: {text: "one two three four five six seven"}`,
+		agent: func(a *v1alpha1.Agent) {
+			a.Spec.Models[0].Parameters = &v1alpha1.ModelParameters{MaxOutputTokens: new(int32(3))}
+		},
+		reason: v1alpha1.TurnReasonOutputInvalid, stop: v1alpha1.StopMaxOutputTokens, requests: 1, within: 2 * time.Second,
+		message: ContainSubstring("the model's answer was cut off after 3 output tokens: raise the agent's parameters.maxOutputTokens"),
+		also: func(t *v1alpha1.Turn) {
+			Expect(t.Status.Result.Text).To(Equal("one two thre"), "what came is kept")
+			Expect(t.Status.Usage.OutputTokens).To(BeEquivalentTo(3), "and paid for")
+		},
+	},
+	{
+		name: "content-filter", rule: `reply: {finishReason: content_filter}`,
+		reason: v1alpha1.TurnReasonPolicyViolated, stop: v1alpha1.StopContentFilter, requests: 1, within: 2 * time.Second,
+		message: ContainSubstring("the content filter withheld the answer"),
+		also:    func(t *v1alpha1.Turn) { Expect(t.Status.Result).To(BeNil(), "a withheld answer is not shown") },
+	},
+	{
+		name: "prompt-too-long", rule: `fault: {status: 400, code: context_length_exceeded}`,
+		reason: v1alpha1.TurnReasonContextLimitExceeded, stop: v1alpha1.StopContextLength, requests: 1, within: 2 * time.Second,
+		message: ContainSubstring("the prompt is longer than the model's context window"),
+	},
+	{
+		name:   "undeclared-parameter",
+		turn:   func(t *v1alpha1.Turn) { t.Spec.Parameters = []v1alpha1.Parameter{{Name: "mood", Value: "good"}} },
+		reason: v1alpha1.TurnReasonPreparationFailed, stop: v1alpha1.StopPreparationError, within: 2 * time.Second,
+		message: ContainSubstring(`Turn spec.parameters: "mood" is not a variable of PromptProfile "house", which declares: none`),
+	},
+}
+
+// arrange makes the objects of a failure.
+func (f failure) arrange(ctx SpecContext, s *stage) {
+	GinkgoHelper()
+	p := s.newProvider(f.name, func(p *v1alpha1.ModelProvider) { p.Spec.CredentialsRef.Name = f.name })
+	a := newAgent(f.name, func(a *v1alpha1.Agent) { a.Spec.Models[0].ProviderRef.Name = f.name })
+	t := newTurn(f.name, func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = f.name })
+	if f.provider != nil {
+		f.provider(p)
+	}
+	if f.agent != nil {
+		f.agent(a)
+	}
+	if f.turn != nil {
+		f.turn(t)
+	}
+	s.create(ctx, newSecret(f.name, apiKey), p, a, t)
+}
+
+// rulesOf returns what the model does to each of the failures.
+func rulesOf(failures []failure) server.Config {
+	GinkgoHelper()
+	cfg := server.Config{APIKeys: []string{apiKey}, Models: []string{modelName}}
+	for _, f := range failures {
+		if f.rule == "" {
+			continue
+		}
+		rules := config(fmt.Sprintf("rules: [{%s}]", f.rule)).Rules
+		rules[0].When = server.When{Matches: "^" + f.name + "$"}
+		cfg.Rules = append(cfg.Rules, rules...)
+	}
+	return cfg
+}
+
+var _ = Describe("A Turn that meets a fault", Ordered, ContinueOnFailure, func() {
+	var s *stage
+
+	BeforeAll(func(ctx SpecContext) {
+		s = newStageOf(ctx, rulesOf(failures))
+		s.run()
+		s.create(ctx, newProfile(profile))
+		for _, f := range failures { // all at once: they do not touch one another
+			f.arrange(ctx, s)
+		}
+	}, NodeTimeout(patience))
+
+	for _, f := range failures {
+		It("ends as "+f.reason+": "+f.name, func(ctx SpecContext) {
+			t := s.reaches(ctx, f.name, f.reason)
+			Expect(message(t)).To(f.message)
+			Expect(t.Status.StopReason).To(Equal(f.stop))
+			Expect(conditionsOf(t.Status.Conditions)).To(ContainElements("Succeeded=False "+f.reason, "Stalled=True "+f.reason))
+			Expect(conditionsOf(t.Status.Conditions)).NotTo(ContainElement(HavePrefix("Reconciling")))
+			Expect(t.Status.Steps.ModelRequests).To(Equal(f.requests))
+			Expect(*t.Status.DurationMilliseconds).To(BeNumerically("<=", f.within.Milliseconds()))
+			if f.also != nil {
+				f.also(t)
+			}
+			Eventually(s.events).WithArguments(ctx, "Turn", f.name).Should(Equal([]string{"Warning Failed"}))
+		}, SpecTimeout(patience))
+	}
+
+	It("leaves its Agent Ready where only the endpoint is away", func(ctx SpecContext) {
+		says(ctx, s, &v1alpha1.ModelProvider{}, "unreachable-host", providerReadiness, HavePrefix("EndpointUnreachable: "))
+		says(ctx, s, &v1alpha1.Agent{}, "unreachable-host", agentReadiness, HavePrefix("Ready: "))
+	}, SpecTimeout(patience))
+})

@@ -1,0 +1,45 @@
+package controller_test
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+var _ = Describe("Two managers with leader election", func() {
+	It("work one at a time: the other takes over when the first stops", func(ctx SpecContext) {
+		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 500}}]`)
+		elected := func(name string, most int) func(*manager.Options) {
+			return func(o *manager.Options) {
+				o.LeaderElect, o.ExecutorName, o.MaxConcurrentTurns, o.ShutdownGraceSeconds = true, name, most, 5
+			}
+		}
+		leads := func(name string) {
+			GinkgoHelper()
+			says(ctx, s, &coordinationv1.Lease{}, executor.LeasePrefix+name, func(l *coordinationv1.Lease) string {
+				return *l.Spec.HolderIdentity
+			}, Equal(name))
+		}
+		first := s.run(elected("first", 5))
+		leads("first")
+		second := s.run(elected("second", 100))
+		s.create(ctx, s.basics()...)
+		const turns = 20
+		s.create(ctx, newTurns(turns)...)
+		s.inFlight(ctx, 5)
+		Expect(second.logs.String()).NotTo(ContainSubstring("Executor is ready"), "only who leads works")
+
+		first.stop()
+		leads("second")
+		by := map[string]int{}
+		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
+			by[t.Status.Executor.Name]++
+		}
+		Expect(by).To(And(HaveKey("first"), HaveKey("second"), HaveLen(2)))
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "what runs is neither lost nor bought twice")
+	}, SpecTimeout(2*patience))
+})

@@ -1,0 +1,214 @@
+package controller_test
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+var _ = Describe("A manager that is stopped in the middle of 50 Turns", func() {
+	const turns, most = 50, 20
+
+	It("lets those that run end, and the next one runs the rest", func(ctx SpecContext) {
+		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 2000}}]`)
+		m := s.run(func(o *manager.Options) { o.MaxConcurrentTurns, o.ShutdownGraceSeconds = most, 25 })
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurns(turns)...)
+		s.inFlight(ctx, most)
+		m.stop()
+		states := s.states(ctx)
+		Expect(states[v1alpha1.TurnReasonCompleted]).To(BeNumerically(">=", most), "what was paid for is kept: %v", states)
+		Expect(states[v1alpha1.TurnReasonRunning]).To(BeZero(), "nothing may stay bound to a process that has stopped: %v", states)
+
+		o := m.options
+		o.MaxConcurrentTurns = turns
+		start(o)
+		s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted)
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "no reply is bought twice")
+	}, SpecTimeout(2*patience))
+
+	It("without a grace period hands those that run back, and the next one runs them anew", func(ctx SpecContext) {
+		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 2000}}]`)
+		m := s.run(func(o *manager.Options) { o.MaxConcurrentTurns = most })
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurns(turns)...)
+		s.inFlight(ctx, most)
+		m.stop()
+		s.inFlight(ctx, 0)
+		states := s.states(ctx)
+		Expect(states[v1alpha1.TurnReasonRunning]).To(BeZero(), "all are handed back: %v", states)
+
+		o := m.options
+		o.MaxConcurrentTurns = turns
+		start(o)
+		again := 0
+		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
+			again += int(t.Status.Executor.Epoch) - 1
+		}
+		Expect(again).To(Equal(most), "those that ran are bound a second time")
+		Expect(s.fake.Stats().ByOutcome[server.OutcomeAnswered]).To(BeEquivalentTo(turns))
+	}, SpecTimeout(2*patience))
+})
+
+// states counts the Turns of the stage by their state.
+func (s *stage) states(ctx context.Context) map[string]int {
+	GinkgoHelper()
+	var turns v1alpha1.TurnList
+	Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace))).To(Succeed())
+	states := map[string]int{}
+	for i := range turns.Items {
+		states[turns.Items[i].StateReason()]++
+	}
+	return states
+}
+
+var _ = Describe("A Turn whose reply was in the journal when its process died", func() {
+	It("ends with that reply, and the model is not asked", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		o := s.options()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("paid"))
+		t := s.turn(ctx, "paid")
+		bound(t, o.ExecutorName, 1)
+		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+		record(ctx, o, t,
+			journal.Record{Kind: journal.Prepared, Payload: prepare.Prepared{
+				Provider: provider, Model: modelName,
+				Messages: []model.Message{{Role: model.RoleUser, Content: "paid"}},
+				Report:   prepare.Report{ContextHash: "0123456789abcdef", Profile: prepare.Revision{Name: profile, ID: "house", Version: "1.0.0"}},
+			}},
+			journal.Record{Kind: journal.ModelRequested, Payload: loop.Request{Provider: provider, Model: modelName, Attempt: 1}},
+			journal.Record{Kind: journal.ModelReplied, Payload: loop.Step{
+				Step: 1, Provider: provider, Model: modelName,
+				Reply: model.Reply{
+					Text: "the answer that was paid for", FinishReason: model.FinishStop,
+					Usage: model.Usage{InputTokens: 1_000_000, OutputTokens: 1_000_000},
+				},
+			}})
+
+		start(o)
+		t = s.reaches(ctx, "paid", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Result.Text).To(Equal("the answer that was paid for"))
+		Expect(t.Status.Usage.Cost).To(HaveValue(Equal(v1alpha1.Cost{Amount: "3", Currency: "USD"})))
+		Expect(t.Status.Preparation.ContextHash).To(Equal("0123456789abcdef"))
+		Expect(t.Status.Steps).To(HaveValue(Equal(v1alpha1.StepCounts{Count: 1, ModelRequests: 1, Resumes: 1})))
+		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
+		Expect(s.fake.Stats().Requests).To(BeZero())
+		Eventually(s.events).WithArguments(ctx, "Turn", "paid").Should(ConsistOf("Normal Resumed", "Normal Succeeded"))
+	}, SpecTimeout(patience))
+
+	It("gets an epoch newer than the journal's, where that is ahead of the Turn", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		o := s.options()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("restored"))
+		t := s.turn(ctx, "restored")
+		bound(t, o.ExecutorName, 1) // as after a restore of the cluster from a backup
+		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+		store, err := sqlite.Open(ctx, filepath.Join(o.DataDir, "journal.db"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(store.Append(ctx, string(t.UID), journal.Entry{Seq: 1, Epoch: 4, Kind: "note", Payload: []byte("{}")})).To(Succeed())
+		Expect(store.Close()).To(Succeed())
+
+		start(o)
+		t = s.reaches(ctx, "restored", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Executor.Epoch).To(BeNumerically(">=", 4))
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
+	}, SpecTimeout(patience))
+})
+
+// record writes the journal of a Turn's first binding.
+func record(ctx context.Context, o manager.Options, t *v1alpha1.Turn, records ...journal.Record) {
+	GinkgoHelper()
+	store, err := sqlite.Open(ctx, filepath.Join(o.DataDir, "journal.db"))
+	Expect(err).NotTo(HaveOccurred())
+	log, err := journal.Open(ctx, store, string(t.UID), 1, time.Now)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(log.Append(ctx, records...)).To(Succeed())
+	Expect(store.Close()).To(Succeed())
+}
+
+var _ = Describe("A Turn of a lost executor", func() {
+	// lease is the Lease of an executor, renewed some time ago.
+	lease := func(name string, ago time.Duration, seconds int32) *coordinationv1.Lease {
+		renewed := metav1.NewMicroTime(time.Now().Add(-ago))
+		return &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: executor.LeasePrefix + name, Labels: map[string]string{executor.LeaseLabel: executor.LeaseLabelValue},
+				Annotations: map[string]string{executor.CapacityAnnotation: "0"},
+			},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, RenewTime: &renewed, LeaseDurationSeconds: &seconds},
+		}
+	}
+
+	DescribeTable("is bound anew with the next epoch", func(ctx SpecContext, ago time.Duration, seconds int32) {
+		s := newStage(ctx, ``)
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("orphan"))
+		t := s.turn(ctx, "orphan")
+		bound(t, "lost", 7)
+		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+		if seconds > 0 {
+			s.create(ctx, lease("lost", ago, seconds))
+		}
+		m := s.run()
+		t = s.reaches(ctx, "orphan", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Executor).To(HaveValue(Equal(v1alpha1.ExecutorBinding{Name: m.options.ExecutorName, Epoch: 8})))
+		Expect(t.Status.Steps.Resumes).To(BeEquivalentTo(7))
+		Expect(t.Status.CompletionTime.Time).To(BeTemporally(">=", t.Status.StartTime.Add(time.Duration(seconds)*time.Second-ago)),
+			"an executor whose Lease holds keeps its Turns")
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
+	},
+		Entry("without a Lease", SpecTimeout(patience), time.Duration(0), int32(0)),
+		Entry("whose Lease has run out", SpecTimeout(patience), time.Hour, int32(15)),
+		Entry("whose Lease runs out", SpecTimeout(patience), time.Duration(0), int32(2)),
+	)
+
+	It("is ended when its time was over long ago", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		s.create(ctx, newTurn("orphan", timeout(1)))
+		t := s.turn(ctx, "orphan")
+		bound(t, "lost", 1)
+		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+		s.run()
+		t = s.reaches(ctx, "orphan", v1alpha1.TurnReasonDeadlineExceeded)
+		Expect(message(t)).To(HavePrefix("the turn reached its time limit of 1s while no executor ran it"))
+		Expect(message(t)).To(HaveSuffix(`Agent "support" does not exist in namespace "` + s.namespace + `"`))
+	}, SpecTimeout(patience))
+})
+
+var _ = Describe("An executor whose Turn was bound elsewhere", func() {
+	It("stops its run and writes nothing", func(ctx SpecContext) {
+		s := newStage(ctx, stuckModel)
+		m := s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("stuck"))
+		s.inFlight(ctx, 1)
+		s.reaches(ctx, "stuck", v1alpha1.TurnReasonRunning)
+		t := s.turn(ctx, "stuck")
+		t.Status.Executor = &v1alpha1.ExecutorBinding{Name: "elsewhere", Epoch: 2}
+		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+
+		s.inFlight(ctx, 0)
+		Eventually(running).Should(BeZero())
+		m.stop()
+		Expect(s.turn(ctx, "stuck").ResourceVersion).To(Equal(t.ResourceVersion))
+		Expect(s.events(ctx, "Turn", "stuck")).To(BeEmpty())
+	}, SpecTimeout(patience))
+})

@@ -1,0 +1,101 @@
+package controller_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+var _ = Describe("A credential", func() {
+	const (
+		theKey   = "sk-never-to-be-seen-0123456789"
+		theToken = "tenant-token-never-to-be-seen"
+	)
+	// What careless endpoints say, by the message of the Turn that hears it.
+	const rules = `
+rules:
+- when: {contains: refused}
+  fault: {status: 401, echoAuthorization: true, message: "Wrong key. X-Tenant was ` + theToken + `."}
+- when: {contains: broken}
+  fault: {status: 500, echoAuthorization: true}
+- when: {contains: limited}
+  fault: {status: 429, echoAuthorization: true, retryAfterSeconds: 0}
+- when: {contains: code}
+  fault: {status: 400, echoAuthorization: true, code: "` + theToken + `"}
+- when: {contains: rubbish}
+  fault: {rubbish: HTML}
+- when: {contains: cut}
+  fault: {cutAfterChunks: 0}
+`
+
+	It("never leaves its Secret, whatever the endpoint says", func(ctx SpecContext) {
+		s := newStage(ctx, rules)
+		s.create(ctx, newSecret(secretName, theKey), newSecret("tenant", theToken), newProfile(profile), newAgent(agent),
+			s.newProvider(provider, func(p *v1alpha1.ModelProvider) {
+				p.Spec.Headers = []v1alpha1.Header{{Name: "X-Tenant", ValueFrom: &v1alpha1.HeaderSource{
+					SecretKeyRef: v1alpha1.SecretKeyReference{Name: "tenant", Key: keyName},
+				}}}
+			}))
+		m := s.run()
+		failing := []string{"refused", "broken", "limited", "code", "rubbish", "cut"}
+		for _, name := range failing {
+			s.create(ctx, newTurn(name))
+		}
+		s.create(ctx, newTurn("fine"))
+		for _, name := range failing {
+			s.reaches(ctx, name, v1alpha1.TurnReasonModelFailed)
+			Eventually(s.events).WithArguments(ctx, "Turn", name).Should(HaveLen(1))
+		}
+		s.reaches(ctx, "fine", v1alpha1.TurnReasonCompleted)
+		Expect(message(s.turn(ctx, "refused"))).To(ContainSubstring("X-Tenant was [redacted]."), "the rest of the message is kept")
+		for _, r := range s.fake.Requests() {
+			Expect(r.Header.Get("X-Tenant")).To(Equal(theToken), "the endpoint must get what nobody else may see")
+		}
+
+		places := s.everything(ctx)
+		m.stop() // what is logged on the way out counts too, and the journal is whole
+		places["the manager's log"] = m.logs.String()
+		places["the libraries' log"] = libraryLogs.String()
+		files, err := filepath.Glob(filepath.Join(m.options.DataDir, "*"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(files).NotTo(BeEmpty(), "the journal is a file")
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			Expect(err).NotTo(HaveOccurred())
+			places[filepath.Base(file)] = string(content)
+		}
+		Expect(places["journal.db"]).To(ContainSubstring("X-Tenant was [redacted]"), "the search must look at the right bytes")
+		for place, text := range places {
+			for _, secret := range []string{theKey, theToken} {
+				Expect(text).NotTo(ContainSubstring(secret), "in %s", place)
+			}
+		}
+	}, SpecTimeout(patience))
+})
+
+// everything returns all objects of the stage that are not Secrets, as JSON by kind.
+func (s *stage) everything(ctx SpecContext) map[string]string {
+	GinkgoHelper()
+	all := map[string]string{}
+	for kind, list := range map[string]client.ObjectList{
+		"Agents": &v1alpha1.AgentList{}, "ModelProviders": &v1alpha1.ModelProviderList{},
+		"PromptProfiles": &v1alpha1.PromptProfileList{}, "Turns": &v1alpha1.TurnList{},
+		"Events": &eventsv1.EventList{}, "core Events": &corev1.EventList{}, "Leases": &coordinationv1.LeaseList{},
+		"ConfigMaps": &corev1.ConfigMapList{},
+	} {
+		Expect(apiClient.List(ctx, list, client.InNamespace(s.namespace))).To(Succeed())
+		text, err := json.Marshal(list)
+		Expect(err).NotTo(HaveOccurred())
+		all[kind] = string(text)
+	}
+	return all
+}

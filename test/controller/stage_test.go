@@ -1,0 +1,215 @@
+package controller_test
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+// stage is a namespace with a model server of its own.
+type stage struct {
+	namespace string
+	fake      *server.Server
+	// baseURL of the model server, with its version path.
+	baseURL string
+	// host and port of the model server.
+	host string
+}
+
+// newStage makes a namespace, and a model server with these rules.
+func newStage(ctx context.Context, rules string) *stage {
+	GinkgoHelper()
+	return newStageOf(ctx, config(rules))
+}
+
+func newStageOf(ctx context.Context, cfg server.Config) *stage {
+	GinkgoHelper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "stage-"}}
+	Expect(apiClient.Create(ctx, namespace)).To(Succeed())
+	fake, err := server.New(cfg, server.WithKeptRequests(1000))
+	Expect(err).NotTo(HaveOccurred(), "the rules of the model must be right")
+	web := httptest.NewServer(fake)
+	DeferCleanup(web.Close)
+	DeferCleanup(fake.Close) // runs before web.Close, which waits for all requests
+	return &stage{
+		namespace: namespace.Name, fake: fake, baseURL: web.URL + "/v1", host: strings.TrimPrefix(web.URL, "http://"),
+	}
+}
+
+func config(rules string) server.Config {
+	GinkgoHelper()
+	cfg, err := server.ParseConfig([]byte(rules))
+	Expect(err).NotTo(HaveOccurred(), "the rules of the model must be right")
+	return cfg
+}
+
+// runningManager is a manager in this process.
+type runningManager struct {
+	options manager.Options
+	logs    *logs
+	cancel  context.CancelFunc
+	done    chan struct{}
+	err     error
+}
+
+// options of a manager that sees this namespace alone.
+func (s *stage) options(change ...func(*manager.Options)) manager.Options {
+	o := manager.Options{
+		DataDir: GinkgoT().TempDir(), Namespace: s.namespace, ExecutorName: s.namespace + "-0",
+		WatchNamespaces: []string{s.namespace}, MaxConcurrentTurns: 1000,
+		MetricsBindAddress: "0", HealthProbeBindAddress: "0", LogFormat: "json", LogLevel: "debug",
+		ShutdownGraceSeconds: 0, ProbeIntervalSeconds: 1,
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	return o
+}
+
+// run starts a manager; the end of the spec stops it.
+func (s *stage) run(change ...func(*manager.Options)) *runningManager {
+	GinkgoHelper()
+	return start(s.options(change...))
+}
+
+// start starts a manager; the end of the spec stops it.
+func start(o manager.Options) *runningManager {
+	GinkgoHelper()
+	Expect(o.Validate()).To(Succeed())
+	ctx, cancel := context.WithCancel(context.Background())
+	m := &runningManager{options: o, logs: &logs{}, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(m.done)
+		m.err = manager.Run(ctx, o, apiConfig, m.logs.logger())
+	}()
+	DeferCleanup(func() {
+		m.stop()
+		Expect(m.err).NotTo(HaveOccurred(), "the manager must stop without an error")
+	})
+	return m
+}
+
+// stop asks the manager to stop and waits until it has.
+func (m *runningManager) stop() {
+	GinkgoHelper()
+	m.cancel()
+	Eventually(m.done).Should(BeClosed(), "the manager must stop")
+}
+
+// logs keeps what was logged. It is safe for concurrent use.
+type logs struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logs) logger() logr.Logger {
+	return funcr.New(func(prefix, args string) {
+		line := fmt.Sprintf("%s %s\n", prefix, args)
+		_, _ = GinkgoWriter.Write([]byte(line))
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.text.WriteString(line)
+	}, funcr.Options{Verbosity: 4, LogTimestamp: true})
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// create creates objects in the namespace of the stage.
+func (s *stage) create(ctx context.Context, objects ...client.Object) {
+	GinkgoHelper()
+	for _, o := range objects {
+		o.SetNamespace(s.namespace)
+		Expect(apiClient.Create(ctx, o)).To(Succeed(), "%T %s must be created", o, o.GetName())
+	}
+}
+
+// key of an object in the namespace of the stage.
+func (s *stage) key(name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: s.namespace, Name: name}
+}
+
+// turn reads a Turn.
+func (s *stage) turn(ctx context.Context, name string) *v1alpha1.Turn {
+	GinkgoHelper()
+	var t v1alpha1.Turn
+	Expect(apiClient.Get(ctx, s.key(name), &t)).To(Succeed())
+	return &t
+}
+
+// reaches waits until a Turn is in a state, which is the reason of its main condition, and returns it.
+func (s *stage) reaches(ctx context.Context, name, state string) *v1alpha1.Turn {
+	GinkgoHelper()
+	var t v1alpha1.Turn
+	Eventually(func(g Gomega) {
+		g.Expect(apiClient.Get(ctx, s.key(name), &t)).To(Succeed())
+		if t.IsFinished() && t.StateReason() != state {
+			StopTrying(fmt.Sprintf("turn %s ended as %s: %s", name, t.StateReason(), message(&t))).Now()
+		}
+		g.Expect(t.StateReason()).To(Equal(state), "turn %s: %s", name, message(&t))
+	}).WithContext(ctx).Should(Succeed())
+	return &t
+}
+
+// allReach waits until all Turns of the stage are in a state, and returns them.
+func (s *stage) allReach(ctx context.Context, count int, state string) []v1alpha1.Turn {
+	GinkgoHelper()
+	var turns v1alpha1.TurnList
+	Eventually(func(g Gomega) {
+		g.Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace))).To(Succeed())
+		states := map[string]int{}
+		for i := range turns.Items {
+			states[turns.Items[i].StateReason()]++
+		}
+		g.Expect(states).To(Equal(map[string]int{state: count}))
+	}).WithContext(ctx).Should(Succeed())
+	return turns.Items
+}
+
+// inFlight waits until the model works on so many requests.
+func (s *stage) inFlight(ctx context.Context, count int64) {
+	GinkgoHelper()
+	Eventually(func() int64 { return s.fake.Stats().InFlight }).WithContext(ctx).Should(Equal(count), "requests in flight")
+}
+
+// change changes an object as it is now.
+func change[T client.Object](ctx context.Context, s *stage, name string, object T, how func(T)) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) { // again where the manager has written meanwhile
+		g.Expect(apiClient.Get(ctx, s.key(name), object)).To(Succeed())
+		how(object)
+		g.Expect(apiClient.Update(ctx, object)).To(Succeed())
+	}).WithContext(ctx).Should(Succeed())
+}
+
+// desire sets a Turn's desiredState.
+func (s *stage) desire(ctx context.Context, name string, state v1alpha1.DesiredState) {
+	GinkgoHelper()
+	change(ctx, s, name, &v1alpha1.Turn{}, func(t *v1alpha1.Turn) { t.Spec.DesiredState = state })
+}
+
+// says waits until what an object says matches.
+func says[T client.Object](ctx context.Context, s *stage, object T, name string, what func(T) string, matches OmegaMatcher) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		g.Expect(apiClient.Get(ctx, s.key(name), object)).To(Succeed())
+		g.Expect(what(object)).To(matches)
+	}).WithContext(ctx).Should(Succeed())
+}
