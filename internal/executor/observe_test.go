@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -201,5 +202,20 @@ func TestAdoptEndsWithTheProcess(t *testing.T) {
 	}, turnWith())
 	if err := e.adopt(ctx, t.Context()); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the end of the context", err)
+	}
+}
+
+func TestATurnWhoseJournalFailsEndsAtItsDeadline(t *testing.T) {
+	late := metav1.NewMicroTime(now.Add(-time.Hour))
+	e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(func(t *v1alpha1.Turn) { t.Status.StartTime = &late }))...)
+	store.loadError = errors.New("disk I/O error")
+	e.observe(t.Context(), stored(t, e))
+	e.all.Wait()
+	got := stored(t, e)
+	if got.StateReason() != v1alpha1.TurnReasonDeadlineExceeded {
+		t.Fatalf("the Turn is %q, want DeadlineExceeded: it is bounded even where its record cannot be written", got.StateReason())
+	}
+	if want := "the turn reached its time limit of 1m0s while its journal failed: failed to load the journal of turn \"uid-one\": disk I/O error"; got.Status.Conditions[0].Message != want {
+		t.Errorf("message %q, want %q", got.Status.Conditions[0].Message, want)
 	}
 }

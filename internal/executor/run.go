@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,6 +97,11 @@ func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 		result, err := r.executor.Engine.Run(ctx, in)
 		if err == nil || ctx.Err() != nil || isFinal(err) {
 			return result, err
+		}
+		if in.Timeout <= 0 {
+			// The Turn is bounded even where its record cannot be written.
+			return &turn.Result{Stop: turn.StopDeadline, Message: fmt.Sprintf(
+				"the turn reached its time limit of %s while its journal failed: %s", in.Limit, err)}, nil
 		}
 		r.executor.Log.Error(err, "Failed to run a turn, trying again", "turn", client.ObjectKeyFromObject(r.turn))
 		timer := time.NewTimer(wait.NextBackOff())

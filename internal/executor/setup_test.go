@@ -94,12 +94,14 @@ type memory struct {
 	// appendErrors are what the next appends return, after they have added their entries.
 	appendErrors []error
 	deleted      []string
+	// loadError is what all loads return.
+	loadError error
 }
 
 func (m *memory) Load(context.Context, string) ([]journal.Entry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return append([]journal.Entry(nil), m.entries...), nil
+	return append([]journal.Entry(nil), m.entries...), m.loadError
 }
 
 func (m *memory) Append(_ context.Context, _ string, entries ...journal.Entry) error {

@@ -73,11 +73,15 @@ func Wait(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
 	message = cut(message, maxMessageBytes)
 	changed := t.Status.ObservedGeneration != t.Generation
 	t.Status.ObservedGeneration = t.Generation
+	since := now
+	if t.StateReason() == "" && !t.CreationTimestamp.IsZero() {
+		since = t.CreationTimestamp.Time // nobody was there to see it, and it has waited all the same
+	}
 	changed = setCondition(t, v1alpha1.ConditionSucceeded, metav1.ConditionUnknown, reason, message, now) || changed
 	if reason == v1alpha1.TurnReasonSuspended {
 		return meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionReconciling) || changed
 	}
-	return setCondition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, reason, message, now) || changed
+	return setCondition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, reason, message, since) || changed
 }
 
 func setCondition(t *v1alpha1.Turn, kind string, status metav1.ConditionStatus, reason, message string, now time.Time) bool {

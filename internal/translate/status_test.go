@@ -230,6 +230,20 @@ func TestWaitReportsNews(t *testing.T) {
 	}
 }
 
+func TestATurnWaitsSinceItsCreation(t *testing.T) {
+	created := now.Add(-time.Hour)
+	got := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
+	translate.Wait(got, v1alpha1.TurnReasonPending, "seen late", now)
+	if since := got.WaitingSince(); !since.Equal(created) {
+		t.Errorf("the Turn waits since %s, want %s: an outage of the manager does not extend its deadline", since, created)
+	}
+	translate.Wait(got, v1alpha1.TurnReasonSuspended, "suspended", now)
+	translate.Wait(got, v1alpha1.TurnReasonPending, "goes on", now)
+	if since := got.WaitingSince(); !since.Equal(now) {
+		t.Errorf("the Turn waits since %s, want %s: a suspension ends the waiting", since, now)
+	}
+}
+
 func TestEndOfATurnThatNeverStarted(t *testing.T) {
 	got := &v1alpha1.Turn{}
 	translate.End(got, metav1.ConditionFalse, v1alpha1.TurnReasonDeadlineExceeded, "never started", now)
