@@ -101,7 +101,8 @@ var inServedNamespace = []access{
 	{"default", "delete", "agents.capstan.dev", false},
 	{"default", "delete", "turns.capstan.dev", true},
 	{"default", "create", "turns.capstan.dev", false},
-	{"default", "patch", "turns.capstan.dev/status", true},
+	{"default", "update", "turns.capstan.dev/status", true},
+	{"default", "patch", "turns.capstan.dev/status", false},
 	{"default", "update", "promptprofiles.capstan.dev/status", true},
 	{"default", "create", "events.events.k8s.io", true},
 }

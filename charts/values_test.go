@@ -142,7 +142,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"ReplicasOnOneVolume": {[]string{"replicas=2", "persistence.enabled=true"}, []string{"replicas must be at most 1", "persistence.enabled"}},
 		"ReplicasNoLeader":    {[]string{"replicas=2", "leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "replicas"}},
 		"RollingNoLeader":     {[]string{"leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "persistence.enabled"}},
-		"GraceTooLong":        {[]string{"shutdownGraceSeconds=30"}, []string{"shutdownGraceSeconds must be less than terminationGracePeriodSeconds (30)"}},
+		"GraceTooLong":        {[]string{"shutdownGraceSeconds=30"}, []string{"terminationGracePeriodSeconds must be at least 41 for shutdownGraceSeconds 30"}},
 		"SamePort":            {[]string{"metrics.port=8081"}, []string{"metrics.port and health.port must differ"}},
 		"NothingToScrape":     {[]string{"metrics.enabled=false", "metrics.serviceMonitor.enabled=true"}, []string{"serviceMonitor.enabled needs metrics.enabled"}},
 		"NoAccount":           {[]string{"serviceAccount.create=false"}, []string{"serviceAccount.name must be set"}},

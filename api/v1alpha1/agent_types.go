@@ -92,9 +92,9 @@ type ModelParameters struct {
 
 // AgentStatus is whether the agent can run Turns, and if not, why.
 type AgentStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status speaks of; -1 before anybody has looked.
 	// +optional
-	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions of the agent: ProfileResolved, ModelsResolved, and Ready, which is True when the others are.
@@ -105,7 +105,8 @@ type AgentStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// promptRenderHash is the SHA-256, in hexadecimal, of the stable part of this agent's prompt for the first model of
-	// its chain, with the profile's defaults. A Turn without parameters on that model reports the same.
+	// its chain, with the profile's defaults. A Turn without parameters on that model reports the same, unless the texts use
+	// .Turn.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	PromptRenderHash string `json:"promptRenderHash,omitempty"`
@@ -133,6 +134,7 @@ type Agent struct {
 
 	// status is whether the agent can run Turns.
 	// +optional
+	// +kubebuilder:default={observedGeneration:-1}
 	Status AgentStatus `json:"status,omitzero"`
 }
 

@@ -176,9 +176,9 @@ type ProviderTimeouts struct {
 
 // ModelProviderStatus is what Capstan last found out about an endpoint.
 type ModelProviderStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status speaks of; -1 before anybody has looked.
 	// +optional
-	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions of the provider. Ready is True when its Secrets are there and the endpoint answered the last probe.
@@ -210,6 +210,7 @@ type ModelProvider struct {
 
 	// status is what Capstan last found out about the endpoint.
 	// +optional
+	// +kubebuilder:default={observedGeneration:-1}
 	Status ModelProviderStatus `json:"status,omitzero"`
 }
 

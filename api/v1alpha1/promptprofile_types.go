@@ -126,9 +126,9 @@ type Overrides struct {
 
 // PromptProfileStatus is what became of a profile when it was rendered.
 type PromptProfileStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status speaks of; -1 before anybody has looked.
 	// +optional
-	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions of the profile. Ready is True when it renders; Stalled is True, and otherwise absent, when it does not.
@@ -189,6 +189,7 @@ type PromptProfile struct {
 
 	// status is what became of the prompt when it was rendered.
 	// +optional
+	// +kubebuilder:default={observedGeneration:-1}
 	Status PromptProfileStatus `json:"status,omitzero"`
 }
 

@@ -32,9 +32,9 @@ const (
 
 // TurnStatus is the result of a Turn and its record.
 type TurnStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status speaks of; -1 before anybody has looked.
 	// +optional
-	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions of the Turn. Succeeded is the main one: Unknown until the end, then True or False for ever.

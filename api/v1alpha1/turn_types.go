@@ -69,17 +69,19 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="message must not hold the character U+0000"
 	Message string `json:"message"`
 
-	// parameters are values of the variables that the agent's PromptProfile declares, at most 32.
+	// parameters are values of the variables that the agent's PromptProfile declares, 1 to 32.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="parameters must not change: create a new Turn instead"
 	Parameters []Parameter `json:"parameters,omitempty"`
 
-	// history is what was said before, oldest first, at most 64 messages.
+	// history is what was said before, oldest first, 1 to 64 messages.
 	// +optional
 	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="history must not change: create a new Turn instead"
 	History []HistoryMessage `json:"history,omitempty"`
@@ -155,10 +157,11 @@ type HistoryMessage struct {
 // TurnContext is what the caller knows. All of it reaches the model as data that cannot instruct it.
 // +kubebuilder:validation:MinProperties=1
 type TurnContext struct {
-	// facts that bear on the request, in the order they are shown to the model, at most 64.
+	// facts that bear on the request, in the order they are shown to the model, 1 to 64.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	Facts []Fact `json:"facts,omitempty"`
 }
@@ -212,6 +215,7 @@ type Turn struct {
 
 	// status is the result and the record.
 	// +optional
+	// +kubebuilder:default={observedGeneration:-1}
 	Status TurnStatus `json:"status,omitzero"`
 }
 

@@ -136,7 +136,7 @@ func TestAnInterruptionBeforeTheRun(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
 	got := call{}.run(ctx, "run", "-f", complete().written(t, nowhere)).mustEnd(t, cli.ExitInterrupted)
-	mustSay(t, got.err, "Turn default/first: interrupted before it ended")
+	mustSay(t, got.err, "Turn default/first: Cancelled: interrupted: the turn was cancelled")
 }
 
 func TestTheTemporaryJournalIsRemoved(t *testing.T) {

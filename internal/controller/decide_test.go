@@ -132,6 +132,10 @@ func TestDecide(t *testing.T) {
 		},
 		"a Turn of a lost executor can be cancelled": {
 			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), agent: ready,
+			want: decision{action: settle, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled while it was not running"},
+		},
+		"a Turn of a lost executor without its agent can be cancelled": {
+			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)),
 			want: decision{action: end, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled while it was not running"},
 		},
 		"a Turn of a lost executor can be suspended": {
@@ -140,7 +144,7 @@ func TestDecide(t *testing.T) {
 		"a Turn of a lost executor ends when its time is over": {
 			turn: turnWith(boundTo("e"), started(2*time.Minute)), agent: ready,
 			want: decision{
-				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				action: settle, reason: v1alpha1.TurnReasonDeadlineExceeded,
 				message: "the turn reached its time limit of 1m0s while no executor ran it; it was Running",
 			},
 		},
@@ -150,7 +154,7 @@ func TestDecide(t *testing.T) {
 				a.Spec.Limits = &v1alpha1.Limits{TimeoutSeconds: new(int32(10))}
 			}),
 			want: decision{
-				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				action: settle, reason: v1alpha1.TurnReasonDeadlineExceeded,
 				message: "the turn reached its time limit of 10s while no executor ran it; it was Running",
 			},
 		},

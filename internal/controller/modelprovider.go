@@ -61,6 +61,7 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		return ctrl.Result{}, err
 	}
 	before := p.Status.DeepCopy()
+	found = steady(found, &p)
 	found.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, r.Now())
 	p.Status.ObservedGeneration = p.Generation
 	again := ctrl.Result{RequeueAfter: r.next(&p, found)}
@@ -124,4 +125,15 @@ func failedProbe(ctx context.Context, name string, err error) finding {
 		f.message = fmt.Sprintf("the endpoint did not answer a probe within %s", probeTimeout)
 	}
 	return f
+}
+
+// steady keeps the message of a failure that lasts: what an endpoint or a resolver says differs from probe to probe (request
+// ids, ports), and each change would be written here, to every Agent and to every Turn that waits for one.
+func steady(found finding, p *v1alpha1.ModelProvider) finding {
+	c := ready(p.Status.Conditions, p.Generation)
+	lasting := found.reason == v1alpha1.ReasonEndpointUnreachable || found.reason == v1alpha1.ReasonCredentialsRejected
+	if lasting && c != nil && c.Reason == found.reason {
+		found.message = c.Message
+	}
+	return found
 }

@@ -79,6 +79,32 @@ func (p *places) leave(turn types.NamespacedName) {
 	}
 }
 
+// enroll notes that a Turn wants a place, before executors are looked for: one that appears meanwhile then wakes it.
+func (p *places) enroll(r request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.taken, r.turn)
+	p.waiting[r.turn] = r
+}
+
+// claim takes the best place for a Turn that is to end, beyond all limits: it asks no model. It returns the executor,
+// empty if there is none.
+func (p *places) claim(r request, executors []ExecutorInfo) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.waiting, r.turn)
+	delete(p.taken, r.turn)
+	if len(executors) == 0 {
+		return ""
+	}
+	name, _ := p.freest(executors)
+	if name == "" {
+		name = executors[0].Name
+	}
+	p.taken[r.turn] = place{agent: r.agent, executor: name}
+	return name
+}
+
 // take finds a place for a Turn. Turns of one agent get places in the order of since. It returns the executor, or why
 // there is none; the Turn then waits, and is woken.
 //

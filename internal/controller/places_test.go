@@ -248,3 +248,34 @@ func TestPlacesSideBySide(t *testing.T) {
 		t.Error("no Turn ran")
 	}
 }
+
+// TestAnExecutorThatAppearsWhileOneLooksForItWakes: the Turn is enrolled before executors are listed, so that whoever
+// appears in between brings it back.
+func TestAnExecutorThatAppearsWhileOneLooksForItWakes(t *testing.T) {
+	var woken []types.NamespacedName
+	p := newPlaces(func(turn types.NamespacedName) { woken = append(woken, turn) })
+	wanted := requestOf(turnWith())
+	p.enroll(wanted)
+	p.wakeAll() // the executor appears after the listing found none
+	if _, why := p.take(wanted, nil); why == "" {
+		t.Fatal("take found an executor where there is none")
+	}
+	if len(woken) == 0 || woken[0] != wanted.turn {
+		t.Errorf("woken: %v, want the Turn that looked meanwhile", woken)
+	}
+}
+
+func TestClaimGoesBeyondLimits(t *testing.T) {
+	p := newPlaces(func(types.NamespacedName) {})
+	wanted := requestOf(turnWith())
+	if name := p.claim(wanted, nil); name != "" {
+		t.Errorf("claim = %q, want none where there is no executor", name)
+	}
+	full := []ExecutorInfo{{Name: "full"}}
+	if name := p.claim(wanted, full); name != "full" {
+		t.Errorf("claim = %q, want the executor though it is full: a Turn that ends asks no model", name)
+	}
+	if p.taken[wanted.turn].executor != "full" {
+		t.Error("the place is not counted")
+	}
+}

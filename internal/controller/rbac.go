@@ -13,9 +13,8 @@ package controller
 // Turns are followed alike; delete is for those whose ttlSecondsAfterFinished has passed.
 // +kubebuilder:rbac:groups=capstan.dev,resources=turns,verbs=get;list;watch;delete
 
-// The observed state of all four kinds: a claim is an update (it fails if the Turn has changed meanwhile), progress a
-// patch. Reading a status is part of reading its object, so get on the subresource is not needed.
-// +kubebuilder:rbac:groups=capstan.dev,resources=agents/status;modelproviders/status;promptprofiles/status;turns/status,verbs=update;patch
+// The observed state of all four kinds. All writes are updates, which fail if the object has changed meanwhile. Reading a status is part of reading its object, so get on the subresource is not needed.
+// +kubebuilder:rbac:groups=capstan.dev,resources=agents/status;modelproviders/status;promptprofiles/status;turns/status,verbs=update
 
 // Credentials of model providers, each read by the name that a ModelProvider gives, when it is used. Without list and
 // watch a Secret that no object names cannot be found, and no Secret is kept in a cache.
@@ -26,4 +25,4 @@ package controller
 
 // In the manager's own namespace alone: the Lease of each executor (watched, so that the Turns of a lost one are bound
 // anew; deleted when its executor has stopped) and the Lease of leader election.
-// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=capstan-system,resources=leases,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=capstan-system,resources=leases,verbs=get;list;watch;create;update;delete

@@ -126,6 +126,8 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	case wait:
 		r.places.leave(req.NamespacedName)
 		return written(again, r.wait(ctx, &t, d.reason, d.message))
+	case settle:
+		return r.settle(ctx, v, d)
 	case end:
 		r.places.leave(req.NamespacedName)
 		return written(again, r.end(ctx, &t, d))
@@ -195,19 +197,40 @@ func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, erro
 
 // admit binds a Turn if there is a place for it, by one write that claims it.
 func (r *TurnReconciler) admit(ctx context.Context, v view, d decision) (ctrl.Result, error) {
-	t := v.turn
+	wanted := requestOf(v.turn)
+	if m := v.agent.Spec.MaxParallelTurns; m != nil {
+		wanted.most = int(*m)
+	}
+	r.places.enroll(wanted)
 	executors, err := r.Executors.live(ctx)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("failed to list executors: %w", err)
 	}
-	wanted := requestOf(t)
-	if m := v.agent.Spec.MaxParallelTurns; m != nil {
-		wanted.most = int(*m)
-	}
 	name, why := r.places.take(wanted, executors)
 	if why != "" {
-		return written(ctrl.Result{RequeueAfter: d.after}, r.wait(ctx, t, queueReason(executors), why))
+		return written(ctrl.Result{RequeueAfter: d.after}, r.wait(ctx, v.turn, queueReason(executors), why))
 	}
+	return r.bind(ctx, v, name)
+}
+
+// settle binds a Turn that is to end, so that its executor ends it with all that the journal holds. Where there is no
+// executor, the Turn ends here and now.
+func (r *TurnReconciler) settle(ctx context.Context, v view, d decision) (ctrl.Result, error) {
+	executors, err := r.Executors.live(ctx)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("failed to list executors: %w", err)
+	}
+	name := r.places.claim(requestOf(v.turn), executors)
+	if name == "" {
+		r.places.leave(client.ObjectKeyFromObject(v.turn))
+		return written(ctrl.Result{}, r.end(ctx, v.turn, d))
+	}
+	return r.bind(ctx, v, name)
+}
+
+// bind writes that a Turn has its place, which claims it.
+func (r *TurnReconciler) bind(ctx context.Context, v view, name string) (ctrl.Result, error) {
+	t := v.turn
 	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", name), v.now)
 	if t.Status.StartTime == nil {
 		start := metav1.NewMicroTime(v.now)
@@ -218,7 +241,7 @@ func (r *TurnReconciler) admit(ctx context.Context, v view, d decision) (ctrl.Re
 	case err == nil:
 		r.places.hold(t)
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		r.places.leave(wanted.turn)
+		r.places.leave(client.ObjectKeyFromObject(t))
 		return written(ctrl.Result{}, err)
 	default:
 		// The write may have been done all the same, so the Turn keeps its place until it is looked at again.
@@ -242,12 +265,16 @@ func queueReason(executors []ExecutorInfo) string {
 
 // wait writes down what a Turn waits for, if that is news. A Turn of a lost executor is unbound by it.
 func (r *TurnReconciler) wait(ctx context.Context, t *v1alpha1.Turn, reason, message string) error {
-	unbound := false
+	more := false
 	if t.BoundTo() != "" {
 		t.Status.Executor.Name = ""
-		unbound = true
+		more = true
 	}
-	if changed := translate.Wait(t, reason, message, r.Now()); !changed && !unbound {
+	if reason == v1alpha1.TurnReasonSuspended && t.Status.StartTime != nil {
+		t.Status.StartTime = nil // its time starts anew when it goes on
+		more = true
+	}
+	if changed := translate.Wait(t, reason, message, r.Now()); !changed && !more {
 		return nil
 	}
 	return r.updateStatus(ctx, t)

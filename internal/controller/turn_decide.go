@@ -25,6 +25,8 @@ const (
 	wait action = "wait"
 	// admit: find a free place and bind the Turn.
 	admit action = "admit"
+	// settle: bind the Turn to an executor to be ended there, from its journal; end it where there is no executor.
+	settle action = "settle"
 )
 
 // decision is an action and what to say of it.
@@ -104,7 +106,15 @@ func whenCancelled(v view) (decision, bool) {
 	if v.turn.Epoch() > 0 {
 		message = "the turn was cancelled while it was not running"
 	}
-	return decision{action: end, reason: v1alpha1.TurnReasonCancelled, message: message}, true
+	return decision{action: ending(v), reason: v1alpha1.TurnReasonCancelled, message: message}, true
+}
+
+// ending is how to end a Turn: one that has run has a journal, which knows what was asked and paid for.
+func ending(v view) action {
+	if ok, _ := agentReadiness(v); ok && v.turn.Epoch() > 0 {
+		return settle
+	}
+	return end
 }
 
 func whenSuspended(v view) (decision, bool) {
@@ -153,7 +163,7 @@ func whenDeadlineExceeded(v view) (decision, bool) {
 		return decision{}, false
 	}
 	limit := v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))
-	return decision{action: end, reason: v1alpha1.TurnReasonDeadlineExceeded, message: fmt.Sprintf(
+	return decision{action: ending(v), reason: v1alpha1.TurnReasonDeadlineExceeded, message: fmt.Sprintf(
 		"the turn reached its time limit of %s while no executor ran it%s", limit, waited(v))}, true
 }
 

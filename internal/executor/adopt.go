@@ -23,7 +23,7 @@ func (e *Executor) adopt(ctx, work context.Context) error {
 		if t.BoundTo() != e.Name {
 			continue
 		}
-		claimed := e.persist(ctx, t, t.Epoch(), func(t *v1alpha1.Turn) { t.Status.Executor.Epoch++ })
+		claimed, _ := e.persist(ctx, t, t.Epoch(), func(t *v1alpha1.Turn) { t.Status.Executor.Epoch++ })
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

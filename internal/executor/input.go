@@ -13,8 +13,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// input gathers what a run of the Turn needs. It fails if the Agent or its profile has gone since the Turn was bound.
+// input gathers what a run of the Turn needs, all from the cache. It fails if the Agent or its profile has gone since the
+// Turn was bound.
 func (r *run) input(ctx context.Context) (turn.Input, error) {
+	ctx = context.WithoutCancel(ctx) // a cancelled Turn has an end to be written, too
 	e, t := r.executor, r.turn
 	var agent v1alpha1.Agent
 	key := types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
@@ -55,11 +57,6 @@ func (e *Executor) link(ctx context.Context, namespace string, m v1alpha1.ModelR
 		return l
 	}
 	l.Object = &object
-	p, err := e.Providers.Get(ctx, &object)
-	if err != nil {
-		l.Provider = providers.Unusable(object.Name, err)
-		return l
-	}
-	l.Provider = p
+	l.Provider = e.Providers.Lazy(&object)
 	return l
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -92,9 +93,10 @@ func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 	for {
 		in, err := r.input(ctx)
 		if err != nil {
+			r.hesitate(ctx)
 			return nil, err
 		}
-		result, err := r.executor.Engine.Run(ctx, in)
+		result, err := r.engine(ctx, in)
 		if err == nil || ctx.Err() != nil || isFinal(err) {
 			return result, err
 		}
@@ -114,6 +116,31 @@ func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 			timer.Stop()
 			return nil, loop.ErrInterrupted
 		}
+	}
+}
+
+// engine runs the engine. A panic in it ends its Turn, and not the process with all other Turns.
+func (r *run) engine(ctx context.Context, in turn.Input) (result *turn.Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			// What it panicked with may hold a part of the prompt; the stack does not.
+			r.executor.Log.Error(errors.New("panic in the engine"), "Failed to run a turn",
+				"turn", client.ObjectKeyFromObject(r.turn), "stack", string(debug.Stack()))
+			result, err = &turn.Result{Stop: turn.StopModelError, Message: "the run failed within Capstan, which is a bug: see the log of its executor"}, nil
+		}
+	}()
+	return r.executor.Engine.Run(ctx, in)
+}
+
+// hesitate waits before a Turn is handed back because what it needs is missing, longer with each epoch: the controller may
+// still think that it is there, and bind the Turn at once again.
+func (r *run) hesitate(ctx context.Context) {
+	timer := time.NewTimer(min(100*time.Millisecond<<min(r.epoch, 10), 10*time.Second))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-r.interrupt:
 	}
 }
 

@@ -3,11 +3,13 @@ package executor
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -21,7 +23,14 @@ import (
 func (r *run) finish(ctx context.Context, result *turn.Result) {
 	e := r.executor
 	now := e.Now()
-	written := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) { translate.Finish(t, result, now) })
+	written, err := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) { translate.Finish(t, result, now) })
+	if isRefused(err) {
+		// The schema of the cluster and of this process may differ in the middle of an upgrade.
+		message := "the API server refused the record of the turn, which its journal has: " + err.Error()
+		written, _ = e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
+			translate.End(t, metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed, message, now)
+		})
+	}
 	if written == nil {
 		return
 	}
@@ -34,7 +43,7 @@ func (r *run) finish(ctx context.Context, result *turn.Result) {
 func (r *run) release(ctx context.Context, reason, message string) {
 	e := r.executor
 	now := e.Now()
-	released := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
+	released, _ := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
 		t.Status.Executor.Name = ""
 		if reason == v1alpha1.TurnReasonSuspended {
 			t.Status.StartTime = nil
@@ -46,20 +55,29 @@ func (r *run) release(ctx context.Context, reason, message string) {
 	}
 }
 
-// persist updates a status until that succeeds. It returns nil if the Turn is gone or bound elsewhere, or if ctx ends
-// first.
-func (e *Executor) persist(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) *v1alpha1.Turn {
+// isRefused reports whether the API server will not take an object as it is.
+func isRefused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
+// persist updates a status until that succeeds. It returns nil if the Turn is gone or bound elsewhere, and an error, which
+// is logged, if ctx ends first or the API server refuses what was to be written.
+func (e *Executor) persist(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	written, err := backoff.Retry(ctx, func() (*v1alpha1.Turn, error) {
-		return e.update(ctx, t, epoch, change)
+		written, err := e.update(ctx, t, epoch, change)
+		if isRefused(err) {
+			err = backoff.Permanent(err)
+		}
+		return written, err
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
 		e.Log.Error(err, "Failed to write the status of a turn, trying again", "turn", client.ObjectKeyFromObject(t), "in", wait)
 	}))
 	if err != nil {
 		e.Log.Error(err, "Gave up writing the status of a turn", "turn", client.ObjectKeyFromObject(t))
 	}
-	return written
+	return written, err
 }
 
 // maxConflicts bounds the attempts of one update against others who write the same object.
@@ -101,7 +119,7 @@ func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 	switch {
 	case result.Fallback != nil:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventFallbackUsed, "Fallback",
-			"%s answered in place of %s", result.Fallback.To, result.Fallback.From)
+			"%s", note(result.Fallback.To+" answered in place of "+result.Fallback.From))
 	case result.Resumed:
 		e.Events.Eventf(t, nil, corev1.EventTypeNormal, v1alpha1.EventResumed, "Resume",
 			"the turn went on from its journal (epoch %d)", t.Epoch())
@@ -113,5 +131,14 @@ func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 	case result.Stop != turn.StopCompleted && result.Stop != turn.StopPrepared:
 		kind, reason = corev1.EventTypeWarning, v1alpha1.EventFailed
 	}
-	e.Events.Eventf(t, nil, kind, reason, "Run", "%s", translate.Summary(t))
+	e.Events.Eventf(t, nil, kind, reason, "Run", "%s", note(translate.Summary(t)))
+}
+
+// note shortens what an Event says to what the API server takes: 1 KiB.
+func note(text string) string {
+	const most = 1000
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "..."
+	}
+	return text
 }

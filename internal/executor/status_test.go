@@ -6,8 +6,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -76,7 +79,7 @@ func manyConflicts() []error {
 func TestPersistTriesUntilItSucceeds(t *testing.T) {
 	e, _ := newExecutor(t, failing(broken, broken, conflict, errors.New("connection refused")), turnWith())
 	read := stored(t, e)
-	written := e.persist(t.Context(), read, 1, func(t *v1alpha1.Turn) { t.Status.StopReason = v1alpha1.StopCompleted })
+	written, _ := e.persist(t.Context(), read, 1, func(t *v1alpha1.Turn) { t.Status.StopReason = v1alpha1.StopCompleted })
 	if written == nil || stored(t, e).Status.StopReason != v1alpha1.StopCompleted {
 		t.Error("a status must be written in the end, whatever the API server says at first")
 	}
@@ -90,8 +93,8 @@ func TestPersistEndsWithItsContext(t *testing.T) {
 			return broken
 		},
 	}, turnWith())
-	if e.persist(ctx, stored(t, e), 1, func(*v1alpha1.Turn) {}) != nil {
-		t.Error("nothing was written")
+	if written, err := e.persist(ctx, stored(t, e), 1, func(*v1alpha1.Turn) {}); written != nil || err == nil {
+		t.Errorf("persist = %v, %v; want an error, because nothing was written", written, err)
 	}
 }
 
@@ -164,5 +167,26 @@ func TestAnnounce(t *testing.T) {
 				t.Errorf("the Turn took a second, not %v", d)
 			}
 		})
+	}
+}
+
+func TestARecordThatTheAPIServerRefusesEndsTheTurnWithoutIt(t *testing.T) {
+	refused := apierrors.NewInvalid(schema.GroupKind{Group: "capstan.dev", Kind: "Turn"}, "one", nil)
+	e, _ := newExecutor(t, failing(refused), append(surroundings(), turnWith())...)
+	e.observe(t.Context(), stored(t, e))
+	e.all.Wait()
+	got := stored(t, e)
+	if got.StateReason() != v1alpha1.TurnReasonModelFailed || got.Status.Preparation != nil {
+		t.Fatalf("status %+v, want an end without the record: what is refused once is refused for ever", got.Status)
+	}
+	if m := got.Status.Conditions[0].Message; !strings.Contains(m, "the API server refused the record of the turn") {
+		t.Errorf("message %q does not say why", m)
+	}
+}
+
+func TestNotesFitIntoEvents(t *testing.T) {
+	long := note(strings.Repeat("\u00e9", 1000))
+	if len(long) > 1024 || !utf8.ValidString(long) || note("short") != "short" {
+		t.Errorf("a note of %d bytes, valid: %t; want at most 1024", len(long), utf8.ValidString(long))
 	}
 }

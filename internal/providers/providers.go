@@ -4,7 +4,6 @@ package providers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -17,11 +16,13 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/model/openai"
-	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
 // secretTTL is how long a credential is used before its Secret is read again.
 const secretTTL = 10 * time.Second
+
+// secretTimeout bounds the reading of one provider's Secrets.
+const secretTimeout = 10 * time.Second
 
 // SecretReader reads a Secret. A Secret that does not exist is an error that apierrors.IsNotFound knows.
 type SecretReader func(ctx context.Context, key types.NamespacedName) (*corev1.Secret, error)
@@ -46,9 +47,9 @@ type Cache struct {
 	entries map[types.NamespacedName]*entry
 }
 
-// entry is one provider; its lock makes all who want it wait for one reading of its Secrets.
+// entry is one provider; its lock makes all who want it wait for one reading of its Secrets, each as long as it may.
 type entry struct {
-	mu       sync.Mutex
+	lock     chan struct{} // holds one token while somebody has the lock
 	provider *openai.Provider
 	config   openai.Config
 	uid      types.UID
@@ -77,17 +78,21 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	c.mu.Lock()
 	e := c.entries[key]
 	if e == nil {
-		e = &entry{}
+		e = &entry{lock: make(chan struct{}, 1)}
 		c.entries[key] = e
 	}
 	c.mu.Unlock()
 
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	if err := e.acquire(ctx); err != nil {
+		return nil, err
+	}
+	defer e.unlock()
 	if e.provider != nil && e.uid == p.UID && e.version == p.Generation && c.now().Sub(e.read) < ttl {
 		return e.provider, nil
 	}
-	config, err := c.config(ctx, p)
+	bounded, cancel := context.WithTimeout(ctx, secretTimeout)
+	defer cancel()
+	config, err := c.config(bounded, p)
 	if err != nil {
 		return nil, err
 	}
@@ -110,8 +115,30 @@ func (c *Cache) Forget(key types.NamespacedName) {
 	if e == nil {
 		return
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.close()
+}
+
+// acquire takes the lock. Only waiting for it ends with ctx.
+func (e *entry) acquire(ctx context.Context) error {
+	select {
+	case e.lock <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case e.lock <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (e *entry) unlock() { <-e.lock }
+
+// close drops the idle connections of the provider.
+func (e *entry) close() {
+	e.lock <- struct{}{}
+	defer e.unlock()
 	if e.provider != nil {
 		e.provider.Close()
 	}
@@ -122,11 +149,7 @@ func (c *Cache) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range c.entries {
-		e.mu.Lock()
-		if e.provider != nil {
-			e.provider.Close()
-		}
-		e.mu.Unlock()
+		e.close()
 	}
 }
 
@@ -183,20 +206,4 @@ func (c *Cache) value(ctx context.Context, namespace string, ref v1alpha1.Secret
 		}
 	}
 	return value, nil
-}
-
-// Unusable returns a provider that answers each request with why it cannot be asked. A chain goes on to its next model.
-func Unusable(name string, cause error) model.Provider {
-	kind := model.Network
-	if _, ok := errors.AsType[*SecretError](cause); ok {
-		kind = model.Auth
-	}
-	return unusable{&model.Error{Kind: kind, Message: fmt.Sprintf("provider %q: %s", name, cause), Err: cause}}
-}
-
-type unusable struct{ err *model.Error }
-
-// Generate returns the error.
-func (u unusable) Generate(context.Context, model.Request) (model.Reply, error) {
-	return model.Reply{}, u.err
 }

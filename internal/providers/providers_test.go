@@ -284,6 +284,25 @@ func TestNamespacesAreApart(t *testing.T) {
 	c.Forget(types.NamespacedName{Namespace: "demo", Name: "unknown"}) // is no mistake
 }
 
+// TestLazy: a provider whose Secret cannot be read for now can be asked when it can.
+func TestLazy(t *testing.T) {
+	w, c := newWorld(t, secretValue)
+	w.set(func(w *world) { w.err = errors.New("etcdserver: request timed out") })
+	p := c.Lazy(object("http://127.0.0.1:1/v1"))
+	for range 2 {
+		_, err := p.Generate(t.Context(), model.Request{Model: "m"})
+		e, ok := errors.AsType[*model.Error](err)
+		if !ok || e.Kind != model.Network || !e.Unsent {
+			t.Fatalf("Generate: %#v, want a failure that may pass, of a request that never left", err)
+		}
+	}
+	w.set(func(w *world) { w.err = nil })
+	_, err := p.Generate(t.Context(), model.Request{Model: "m"})
+	if e, ok := errors.AsType[*model.Error](err); !ok || e.Unsent {
+		t.Errorf("Generate: %#v, want a request that was sent, to an endpoint that does not answer", err)
+	}
+}
+
 func TestUnusable(t *testing.T) {
 	for name, tc := range map[string]struct {
 		cause error

@@ -113,7 +113,7 @@ var _ = Describe("A Turn that is cancelled", func() {
 		Eventually(s.events).WithArguments(ctx, "Turn", "stuck").Should(Equal([]string{"Normal Cancelled"}))
 	}, SpecTimeout(patience))
 
-	It("while it is suspended ends so", func(ctx SpecContext) {
+	It("while it is suspended ends so, with what was paid for", func(ctx SpecContext) {
 		s := newStage(ctx, slowModel)
 		s.run()
 		s.create(ctx, s.basics()...)
@@ -123,7 +123,12 @@ var _ = Describe("A Turn that is cancelled", func() {
 		s.reaches(ctx, "held", v1alpha1.TurnReasonSuspended)
 		s.desire(ctx, "held", v1alpha1.DesiredStateCancelled)
 		t := s.reaches(ctx, "held", v1alpha1.TurnReasonCancelled)
-		Expect(message(t)).To(Equal("the turn was cancelled while it was not running"))
+		Expect(message(t)).To(Equal("the turn was cancelled"))
+		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopCancelled))
+		Expect(t.Status.Usage).NotTo(BeNil(), "the reply was paid for before the Turn was suspended")
+		Expect(t.Status.Result.Text).NotTo(BeEmpty())
+		Expect(t.Status.Steps.ModelRequests).To(BeEquivalentTo(1))
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
 	}, SpecTimeout(patience))
 })
 
@@ -153,11 +158,11 @@ var _ = Describe("A finished Turn", func() {
 		s := newStage(ctx, ``)
 		m := s.run()
 		s.create(ctx, s.basics()...)
-		s.create(ctx, newTurn("at-once", ttl(0)), newTurn("soon", ttl(1)), newTurn("kept"), newTurn("a-year", ttl(31536000)))
+		s.create(ctx, newTurn("at-once", ttl(0)), newTurn("soon", ttl(3)), newTurn("kept"), newTurn("a-year", ttl(31536000)))
 		gone(ctx, s, "at-once")
 		t := s.reaches(ctx, "soon", v1alpha1.TurnReasonCompleted)
 		gone(ctx, s, "soon")
-		Expect(time.Now()).To(BeTemporally(">=", t.Status.CompletionTime.Add(time.Second)))
+		Expect(time.Now()).To(BeTemporally(">=", t.Status.CompletionTime.Add(3*time.Second)))
 		kept, year := s.reaches(ctx, "kept", v1alpha1.TurnReasonCompleted), s.reaches(ctx, "a-year", v1alpha1.TurnReasonCompleted)
 		Eventually(m.journals).WithArguments(ctx).Should(ConsistOf(string(kept.UID), string(year.UID)))
 

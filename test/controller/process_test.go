@@ -22,7 +22,7 @@ var _ = Describe("A manager process that is killed", func() {
 		Expect(err).NotTo(HaveOccurred())
 		Eventually(build).WithTimeout(4*patience).Should(gexec.Exit(0), "the manager must build")
 
-		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 1500}}]`)
+		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 4000}}]`)
 		o := s.options()
 		s.create(ctx, s.basics()...)
 		const turns = 20

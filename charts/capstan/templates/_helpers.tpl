@@ -89,8 +89,10 @@ subjects:
 {{- if and (not $v.leaderElection.enabled) (not $v.persistence.enabled) -}}
 {{- fail "leaderElection.enabled must be true unless persistence.enabled is: without a volume an upgrade runs an old and a new Pod side by side" -}}
 {{- end -}}
-{{- if ge (int $v.shutdownGraceSeconds) (int $v.terminationGracePeriodSeconds) -}}
-{{- fail (printf "shutdownGraceSeconds must be less than terminationGracePeriodSeconds (%d), or the Pod is killed before its Turns are handed back, got %d" (int $v.terminationGracePeriodSeconds) (int $v.shutdownGraceSeconds)) -}}
+{{- /* Handing back takes up to a fifth of the grace period more, at least a second; giving the Leases up a few seconds. */ -}}
+{{- $needed := add (int $v.shutdownGraceSeconds) (max 1 (div (int $v.shutdownGraceSeconds) 5)) 5 -}}
+{{- if gt (int $needed) (int $v.terminationGracePeriodSeconds) -}}
+{{- fail (printf "terminationGracePeriodSeconds must be at least %d for shutdownGraceSeconds %d, or the Pod is killed before its Turns are handed back, got %d" (int $needed) (int $v.shutdownGraceSeconds) (int $v.terminationGracePeriodSeconds)) -}}
 {{- end -}}
 {{- if and $v.metrics.enabled (eq (int $v.metrics.port) (int $v.health.port)) -}}
 {{- fail (printf "metrics.port and health.port must differ, got %d for both" (int $v.health.port)) -}}

@@ -209,7 +209,7 @@ func TestEndlessAnswer(t *testing.T) {
 					}
 				}
 			})
-			want := said{Kind: model.ReplyTooLong, Message: fmt.Sprintf(`provider "demo": the answer exceeds %d bytes and was cut off`, 4<<20)}
+			want := said{Kind: model.ReplyTooLong, Message: fmt.Sprintf(`provider "demo": the answer exceeds %d bytes and was cut off`, 1<<20)}
 			if diff := cmp.Diff(want, saidOf(failure(t, provider(t, url)))); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

@@ -19,7 +19,7 @@ import (
 )
 
 // MaxReplyBytes bounds what is read of one response, whatever the endpoint sends.
-const MaxReplyBytes = 4 << 20
+const MaxReplyBytes = 1 << 20
 
 // Config of an endpoint.
 type Config struct {
@@ -183,12 +183,12 @@ func requestOf(req model.Request) api.ChatCompletionRequest {
 }
 
 func usageOf(u api.Usage) model.Usage {
-	out := model.Usage{InputTokens: int64(max(0, u.PromptTokens)), OutputTokens: int64(max(0, u.CompletionTokens))}
+	out := model.Usage{InputTokens: model.Tokens(int64(u.PromptTokens)), OutputTokens: model.Tokens(int64(u.CompletionTokens))}
 	if d := u.CompletionTokensDetails; d != nil {
-		out.ReasoningTokens = int64(max(0, d.ReasoningTokens))
+		out.ReasoningTokens = model.Tokens(int64(d.ReasoningTokens))
 	}
 	if d := u.PromptTokensDetails; d != nil {
-		out.CacheReadTokens = int64(max(0, d.CachedTokens))
+		out.CacheReadTokens = model.Tokens(int64(d.CachedTokens))
 	}
 	return out
 }

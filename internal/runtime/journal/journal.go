@@ -4,11 +4,14 @@
 package journal
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 )
 
 // Kind says what happened.
@@ -73,7 +76,8 @@ type Log struct {
 
 // Open loads the journal of a Turn for a run of an epoch. It returns ErrFenced if a newer epoch has written to it.
 func Open(ctx context.Context, j Journal, turnUID string, epoch int64, now func() time.Time) (*Log, error) {
-	entries, err := j.Load(ctx, turnUID)
+	// A run that was cancelled before it began still has to say what there is.
+	entries, err := j.Load(context.WithoutCancel(ctx), turnUID)
 	if err != nil {
 		return nil, fmt.Errorf("failed to load the journal of turn %q: %w", turnUID, err)
 	}
@@ -92,16 +96,69 @@ type Record struct {
 // Append writes records at the end of the journal, all or none. It returns when they would survive a crash. What has
 // happened must be written down even if ctx has ended meanwhile, so only the store's own time-outs stop an append.
 func (l *Log) Append(ctx context.Context, records ...Record) error {
+	added, err := l.next(records)
+	if err != nil {
+		return err
+	}
+	return l.add(ctx, added)
+}
+
+// keepFor bounds how long Keep tries.
+const keepFor = 30 * time.Second
+
+// Keep is Append for what must not be lost, such as a reply that was paid for: while the journal fails it tries again, for
+// about 30 s.
+func (l *Log) Keep(ctx context.Context, records ...Record) error {
+	added, err := l.next(records)
+	if err != nil {
+		return err
+	}
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, 5*time.Second
+	_, err = backoff.Retry(context.WithoutCancel(ctx), func() (struct{}, error) {
+		err := l.add(ctx, added)
+		switch {
+		case errors.Is(err, ErrSequence) && l.holds(ctx, added):
+			err = nil // an earlier attempt was done although it seemed to fail
+		case errors.Is(err, ErrFenced), errors.Is(err, ErrSequence):
+			err = backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(keepFor))
+	return err
+}
+
+// holds reports whether the journal ends with these entries, and then takes them over.
+func (l *Log) holds(ctx context.Context, added []Entry) bool {
+	entries, err := l.journal.Load(context.WithoutCancel(ctx), l.turnUID)
+	if err != nil || len(entries) != len(l.entries)+len(added) {
+		return false
+	}
+	for i, e := range entries[len(l.entries):] {
+		if a := added[i]; e.Seq != a.Seq || e.Epoch != a.Epoch || e.Kind != a.Kind || !bytes.Equal(e.Payload, a.Payload) {
+			return false
+		}
+	}
+	l.entries = entries
+	return true
+}
+
+// next makes the entries that records become.
+func (l *Log) next(records []Record) ([]Entry, error) {
 	added := make([]Entry, 0, len(records))
 	for i, r := range records {
 		payload, err := json.Marshal(r.Payload)
 		if err != nil {
-			return fmt.Errorf("failed to marshal a %q entry: %w", r.Kind, err)
+			return nil, fmt.Errorf("failed to marshal a %q entry: %w", r.Kind, err)
 		}
 		added = append(added, Entry{
 			Seq: int64(len(l.entries) + i + 1), Epoch: l.epoch, Kind: r.Kind, Time: l.now().UTC(), Payload: payload,
 		})
 	}
+	return added, nil
+}
+
+func (l *Log) add(ctx context.Context, added []Entry) error {
 	if err := l.journal.Append(context.WithoutCancel(ctx), l.turnUID, added...); err != nil {
 		return fmt.Errorf("failed to append to the journal of turn %q: %w", l.turnUID, err)
 	}

@@ -70,6 +70,8 @@ type Attempt struct {
 	Message    string          `json:"message"`
 	Usage      model.Usage     `json:"usage"`
 	DurationMS int64           `json:"durationMilliseconds"`
+	// Unsent is true if nothing reached the endpoint, as where a credential is missing.
+	Unsent bool `json:"unsent,omitempty"`
 }
 
 // Step is a reply, as the journal keeps it.
@@ -152,7 +154,7 @@ func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Ste
 			return nil, err
 		}
 		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-		reply, err := c.Provider.Generate(ctx, request)
+		reply, err := guarded(ctx, c.Provider, request)
 		took := time.Since(begin).Milliseconds()
 		if err == nil {
 			return in.keep(ctx, Step{Step: 1, Provider: c.ProviderName, Model: c.Model, Reply: reply, DurationMS: took})
@@ -161,7 +163,7 @@ func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Ste
 		// A request that was cut short was sent all the same: it counts, and so does what it used.
 		err = in.Log.Append(ctx, journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
 			Provider: c.ProviderName, Model: c.Model, Kind: failure.Kind, Message: failure.Message,
-			Usage: failure.Usage, DurationMS: took,
+			Usage: failure.Usage, DurationMS: took, Unsent: failure.Unsent,
 		}})
 		if ctx.Err() != nil {
 			return nil, ended(ctx, err)
@@ -179,6 +181,16 @@ func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Ste
 			return nil, err
 		}
 	}
+}
+
+// guarded makes a panic of an adapter an error of that request.
+func guarded(ctx context.Context, p model.Provider, req model.Request) (reply model.Reply, err error) {
+	defer func() {
+		if recover() != nil { // what it panicked with may hold a part of the prompt
+			err = &model.Error{Kind: model.InvalidRequest, Message: "the adapter of the provider failed (a bug of Capstan): see its log"}
+		}
+	}()
+	return p.Generate(ctx, req)
 }
 
 // sent counts the requests to a candidate that earlier runs have sent. A run sends at least one of its own: one that was
@@ -216,7 +228,7 @@ func exhausted(failure *model.Error, attempts int) *model.Error {
 
 // keep journals a reply. From here on it is never bought again.
 func (in Input) keep(ctx context.Context, s Step) (*Step, error) {
-	if err := in.Log.Append(ctx, journal.Record{Kind: journal.ModelReplied, Payload: s}); err != nil {
+	if err := in.Log.Keep(ctx, journal.Record{Kind: journal.ModelReplied, Payload: s}); err != nil {
 		return nil, err
 	}
 	return &s, nil

@@ -57,6 +57,8 @@ type Error struct {
 	Message string
 	// RetryAfter is how long the endpoint asked to wait, 0 if it did not.
 	RetryAfter time.Duration
+	// Unsent is true if the request never left, as where a credential is missing. It does not count as a request.
+	Unsent bool
 	// Usage that the endpoint reported before it failed.
 	Usage Usage
 	// Err is the cause, if there is one.

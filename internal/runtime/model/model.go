@@ -86,12 +86,19 @@ type Usage struct {
 	CacheReadTokens int64 `json:"cacheReadTokens,omitempty"`
 }
 
-// Add returns the sum of two usages.
+// MaxTokens bounds a count of tokens: an endpoint may report anything, and sums must not overflow.
+const MaxTokens int64 = 1 << 50
+
+// Add returns the sum of two usages. Counts stay from 0 to MaxTokens.
 func (u Usage) Add(o Usage) Usage {
+	sum := func(a, b int64) int64 { return min(Tokens(a)+Tokens(b), MaxTokens) }
 	return Usage{
-		InputTokens:     u.InputTokens + o.InputTokens,
-		OutputTokens:    u.OutputTokens + o.OutputTokens,
-		ReasoningTokens: u.ReasoningTokens + o.ReasoningTokens,
-		CacheReadTokens: u.CacheReadTokens + o.CacheReadTokens,
+		InputTokens:     sum(u.InputTokens, o.InputTokens),
+		OutputTokens:    sum(u.OutputTokens, o.OutputTokens),
+		ReasoningTokens: sum(u.ReasoningTokens, o.ReasoningTokens),
+		CacheReadTokens: sum(u.CacheReadTokens, o.CacheReadTokens),
 	}
 }
+
+// Tokens brings a count that an endpoint reported within 0 and MaxTokens.
+func Tokens(n int64) int64 { return min(max(0, n), MaxTokens) }

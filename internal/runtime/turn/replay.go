@@ -59,6 +59,12 @@ func (p past) counts() Counts {
 			c.ModelRetries++
 		}
 	}
+	for _, a := range p.attempts {
+		if a.Unsent {
+			c.ModelRequests--
+		}
+	}
+	c.ModelRetries = min(c.ModelRetries, max(0, c.ModelRequests-1))
 	if p.step != nil {
 		c.Steps = 1
 	}

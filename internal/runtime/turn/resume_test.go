@@ -1,6 +1,7 @@
 package turn_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -112,6 +113,13 @@ func TestFailureOfTheJournal(t *testing.T) {
 				c, s := candidate("p0", 3, fails(model.Overloaded), says("Nothing."))
 				j := &journaltest.Memory{}
 				in := input(c)
+				if n >= 5 { // what was paid for, and the end, are kept: the run tries again
+					result, err := engine(&breaking{j, n, written}).Run(t.Context(), in)
+					if err != nil || result.Text != "Nothing." || s.asked() != 2 {
+						t.Fatalf("Run = %+v, %v after %d requests; want the answer, bought once", result, err, s.asked())
+					}
+					return
+				}
 				if result, err := engine(&breaking{j, n, written}).Run(t.Context(), in); !errors.Is(err, errBroken) || result != nil {
 					t.Fatalf("Run = %+v, %v; want the journal's error: what is not recorded has not happened", result, err)
 				}
@@ -121,12 +129,8 @@ func TestFailureOfTheJournal(t *testing.T) {
 				if err != nil || result.Stop != turn.StopCompleted || result.Text != "Nothing." {
 					t.Fatalf("the next run: %+v, %v; want the answer", result, err)
 				}
-				want := 2 // a failure and an answer
-				if n == 5 && !written {
-					want = 3 // the answer was lost, and is bought once more
-				}
-				if s.asked() != want {
-					t.Errorf("asked %d times by the first run and %d in all, want %d in all", before, s.asked(), want)
+				if s.asked() != 2 { // a failure and an answer
+					t.Errorf("asked %d times by the first run and %d in all, want 2 in all", before, s.asked())
 				}
 			})
 		}
@@ -204,3 +208,54 @@ func TestResultSurvivesJSON(t *testing.T) {
 		t.Errorf("the end as it is read back (error %v): -want +got:\n%s", err, diff)
 	}
 }
+
+func TestACancelledTurnSaysWhatThereIs(t *testing.T) {
+	from, whole := whole(t)
+	for name, tc := range map[string]struct {
+		entries  int
+		requests int
+		text     string
+	}{
+		"before anything":   {0, 0, ""},
+		"after the request": {3, 1, ""},
+		"after the reply":   {6, 2, "Nothing."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("p0", 2, says("never asked"))
+			in := input(c)
+			in.Epoch = 2
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(turn.ErrCancelled)
+			got, err := engine(copyOf(t, from, &journaltest.Memory{}, tc.entries)).Run(ctx, in)
+			if err != nil || got.Stop != turn.StopCancelled || got.Text != tc.text || got.Counts.ModelRequests != tc.requests || s.asked() != 0 {
+				t.Fatalf("Run = %+v, %v after %d requests; want what the journal holds, and nothing asked", got, err, s.asked())
+			}
+			if tc.text != "" && got.Record.Usage != whole.Record.Usage {
+				t.Errorf("usage %+v, want %+v: it was paid for", got.Record.Usage, whole.Record.Usage)
+			}
+		})
+	}
+}
+
+func TestRequestsThatNeverLeftDoNotCount(t *testing.T) {
+	unsent := answer{err: &model.Error{Kind: model.Network, Message: "no Secret", Unsent: true}}
+	c, _ := candidate("p0", 3, unsent, unsent, says("Nothing."))
+	got, err := engine(&journaltest.Memory{}).Run(t.Context(), input(c))
+	if want := (turn.Counts{Steps: 1, ModelRequests: 1}); err != nil || got.Counts != want {
+		t.Errorf("counts %+v, %v; want %+v", got.Counts, err, want)
+	}
+}
+
+func TestAPanicOfAnAdapterIsAnErrorOfThatRequest(t *testing.T) {
+	one, _ := candidate("p0", 3)
+	one.Provider = panicking{}
+	two, _ := candidate("p1", 1, says("Nothing."))
+	got, err := engine(&journaltest.Memory{}).Run(t.Context(), input(one, two))
+	if err != nil || got.Stop != turn.StopCompleted || got.Fallback == nil {
+		t.Errorf("Run = %+v, %v; want the answer of the next model", got, err)
+	}
+}
+
+type panicking struct{}
+
+func (panicking) Generate(context.Context, model.Request) (model.Reply, error) { panic("a bug") }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
@@ -78,7 +79,7 @@ func (e *Engine) Run(ctx context.Context, in Input) (*Result, error) {
 		return nil, err
 	}
 	result.Resumed = past.seen
-	if err := log.Append(ctx, journal.Record{Kind: journal.Finalized, Payload: result}); err != nil {
+	if err := log.Keep(ctx, journal.Record{Kind: journal.Finalized, Payload: result}); err != nil {
 		return nil, err
 	}
 	return result, nil
@@ -102,6 +103,9 @@ type run struct {
 
 // outcome tells the story: prepare, loop, finalize.
 func (r *run) outcome(ctx context.Context) (*Result, error) {
+	if errors.Is(context.Cause(ctx), ErrCancelled) {
+		return r.finalize(StopCancelled, "the turn was cancelled", r.past.step)
+	}
 	start := r.startOfChain()
 	if r.in.PrepareOnly {
 		if _, err := r.prepare(ctx, r.in.Chain[start].Candidate); err != nil {
@@ -186,12 +190,29 @@ func (r *run) stopped(err error) (*Result, error) {
 		return r.finalize(stopOf(failure.Kind), failure.Message, nil)
 	}
 	if errors.Is(err, errDeadline) {
-		return r.finalize(StopDeadline, fmt.Sprintf("the turn reached its time limit of %s: raise limits.timeoutSeconds or ask for less", r.in.Limit), nil)
+		return r.finalize(StopDeadline, r.overdue(), nil)
 	}
 	if errors.Is(err, ErrCancelled) {
 		return r.finalize(StopCancelled, "the turn was cancelled while it ran", nil)
 	}
 	return nil, err
+}
+
+// overdue says that the time is over and, where requests have failed before, why it did not suffice.
+func (r *run) overdue() string {
+	message := fmt.Sprintf("the turn reached its time limit of %s", r.in.Limit)
+	attempts, err := journal.All[loop.Attempt](r.log, journal.ModelFailed)
+	if err == nil {
+		for _, a := range slices.Backward(attempts) {
+			if a.Kind != model.Cancelled {
+				return message + "; the last attempt before failed: " + a.Message
+			}
+		}
+	}
+	if len(attempts) > 0 {
+		message += fmt.Sprintf(" while model %q of provider %q worked", attempts[len(attempts)-1].Model, attempts[len(attempts)-1].Provider)
+	}
+	return message + ": raise limits.timeoutSeconds or ask for less"
 }
 
 func cutOff(step *loop.Step) string {

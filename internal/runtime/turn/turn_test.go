@@ -96,7 +96,7 @@ func TestEnds(t *testing.T) {
 			[][]answer{{slow}},
 			nil,
 			outcome{
-				Stop: turn.StopDeadline, Message: "the turn reached its time limit of 1m0s: raise limits.timeoutSeconds or ask for less",
+				Stop: turn.StopDeadline, Message: `the turn reached its time limit of 1m0s while model "m" of provider "p0" worked: raise limits.timeoutSeconds or ask for less`,
 				Counts: turn.Counts{ModelRequests: 1}, Provider: "p0",
 			},
 		},

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/pressly/goose/v3"
 	_ "modernc.org/sqlite" // the database driver, in Go, so that the binaries stay static
 
@@ -78,7 +79,16 @@ func dsn(path string) string {
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: pragmas.Encode()}).String()
 }
 
+// migrateFor bounds the attempts to bring a journal to the newest schema: another process may be at it.
+const migrateFor = 10 * time.Second
+
 func migrate(ctx context.Context, db *sql.DB) error {
+	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, migrateOnce(ctx, db) },
+		backoff.WithBackOff(backoff.NewConstantBackOff(50*time.Millisecond)), backoff.WithMaxTries(20), backoff.WithMaxElapsedTime(migrateFor))
+	return err
+}
+
+func migrateOnce(ctx context.Context, db *sql.DB) error {
 	dir, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -98,5 +99,25 @@ func TestAppendAfterClose(t *testing.T) {
 	err := s.Append(t.Context(), "a", journal.Entry{Seq: 1, Epoch: 1})
 	if !errors.Is(err, sqlite.ErrClosed) {
 		t.Errorf("Append: %v, want ErrClosed", err)
+	}
+}
+
+func TestProcessesThatOpenANewJournalAtOnce(t *testing.T) {
+	for range 3 {
+		path := filepath.Join(t.TempDir(), "journal.db")
+		var group sync.WaitGroup
+		for range 4 {
+			group.Go(func() {
+				s, err := sqlite.Open(t.Context(), path)
+				if err != nil {
+					t.Errorf("Open: %v, want all to get the new journal", err)
+					return
+				}
+				if err := s.Close(); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+			})
+		}
+		group.Wait()
 	}
 }

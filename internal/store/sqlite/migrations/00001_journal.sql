@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE journal (
+CREATE TABLE IF NOT EXISTS journal (
     turn_uid TEXT    NOT NULL,
     seq      INTEGER NOT NULL,
     epoch    INTEGER NOT NULL,

@@ -1,0 +1,49 @@
+package providers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// Lazy returns the provider of an object, which reads its Secrets when it is asked: a Turn that never gets to it reads
+// none, and a reading that failed is tried again with the request.
+func (c *Cache) Lazy(p *v1alpha1.ModelProvider) model.Provider { return lazy{cache: c, object: p} }
+
+type lazy struct {
+	cache  *Cache
+	object *v1alpha1.ModelProvider
+}
+
+// Generate asks the provider, or says why it cannot be asked.
+func (l lazy) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
+	p, err := l.cache.Get(ctx, l.object)
+	if err != nil {
+		return model.Reply{}, unsent(l.object.Name, err)
+	}
+	return p.Generate(ctx, req)
+}
+
+// Unusable returns a provider that answers each request with why it cannot be asked. A chain goes on to its next model.
+func Unusable(name string, cause error) model.Provider {
+	return unusable{unsent(name, cause)}
+}
+
+type unusable struct{ err *model.Error }
+
+// Generate returns the error.
+func (u unusable) Generate(context.Context, model.Request) (model.Reply, error) {
+	return model.Reply{}, u.err
+}
+
+// unsent is the error of a request that never left. A missing credential stays missing for now; any other cause may pass.
+func unsent(name string, cause error) *model.Error {
+	kind := model.Network
+	if _, ok := errors.AsType[*SecretError](cause); ok {
+		kind = model.Auth
+	}
+	return &model.Error{Kind: kind, Message: fmt.Sprintf("provider %q: %s", name, cause), Err: cause, Unsent: true}
+}
