@@ -36,7 +36,7 @@ type AgentSpec struct {
 	// +kubebuilder:default=UTC
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9_+/-]*$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z][A-Za-z0-9_+/-]*$")`,message="timeZone must be an IANA name, such as Europe/Berlin or UTC"
 	TimeZone string `json:"timeZone,omitempty"`
 
 	// decisionKey is the key of the decision record of each Turn, at most 128 letters, digits, '.', '_' and '-'.
@@ -45,7 +45,7 @@ type AgentSpec struct {
 	// +kubebuilder:default=support.chat.turn
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._-]+$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9._-]+$")`,message="decisionKey must consist of letters, digits, '.', '_' and '-'"
 	DecisionKey string `json:"decisionKey,omitempty"`
 
 	// maxParallelTurns is how many Turns of this agent run at once, from 1 to 10000; the others wait as Queued. Without
@@ -79,7 +79,7 @@ type ModelParameters struct {
 	// temperature is the randomness of the answer, a decimal from "0" to "2".
 	// +optional
 	// +kubebuilder:validation:MaxLength=8
-	// +kubebuilder:validation:Pattern=`^([01](\.[0-9]{1,6})?|2(\.0{1,6})?)$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^([01](\.[0-9]{1,6})?|2(\.0{1,6})?)$")`,message="temperature must be a decimal from 0 to 2 with at most 6 decimals, such as 0.2"
 	Temperature *string `json:"temperature,omitempty"`
 
 	// maxOutputTokens caps the answer, in tokens, from 1 to 1000000. An answer that reaches it is cut off, and the Turn

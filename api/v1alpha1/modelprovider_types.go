@@ -65,14 +65,14 @@ type Header struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9!#$%&'*+.^_|~-]+$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9!#$%&'*+.^_|~-]+$")`,message="name must be the name of an HTTP header: letters, digits and !#$%&'*+.^_|~-"
 	// +kubebuilder:validation:XValidation:rule="!(self.lowerAscii() in ['authorization', 'host', 'content-length', 'content-type', 'transfer-encoding', 'connection'])",message="name must not be authorization (use credentialsRef), host, content-length, content-type, transfer-encoding or connection"
 	Name string `json:"name"`
 
 	// value of the header, at most 4096 printable characters. Put a secret into valueFrom instead.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
-	// +kubebuilder:validation:Pattern=`^[\t\x20-\x7e]*$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[\t\x20-\x7e]*$")`,message="value must consist of printable ASCII characters"
 	Value *string `json:"value,omitempty"`
 
 	// valueFrom takes the value from a Secret.
@@ -106,28 +106,28 @@ type Pricing struct {
 	// +optional
 	// +kubebuilder:default=USD
 	// +kubebuilder:validation:MaxLength=3
-	// +kubebuilder:validation:Pattern=`^[A-Z]{3}$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Z]{3}$")`,message="currency must be an ISO 4217 code, such as USD"
 	Currency string `json:"currency,omitempty"`
 
 	// inputPerMillion is the price of a million input tokens that were not read from a cache, as a decimal.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=20
-	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,9})?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="inputPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
 	InputPerMillion string `json:"inputPerMillion"`
 
 	// outputPerMillion is the price of a million output tokens, reasoning included, as a decimal.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=20
-	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,9})?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="outputPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
 	OutputPerMillion string `json:"outputPerMillion"`
 
 	// cacheReadPerMillion is the price of a million input tokens that were read from the provider's cache, as a
 	// decimal. Where it is absent they cost inputPerMillion.
 	// +optional
 	// +kubebuilder:validation:MaxLength=20
-	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,9})?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="cacheReadPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
 	CacheReadPerMillion *string `json:"cacheReadPerMillion,omitempty"`
 }
 

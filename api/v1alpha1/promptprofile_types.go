@@ -22,13 +22,13 @@ type PromptProfileSpec struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")`,message="id must consist of letters, digits, '.', '_', '-' and '/', starting and ending with a letter or digit"
 	ID string `json:"id"`
 
 	// version of the prompt, in semantic versioning, such as 1.4.0 or 2.0.0-rc.1, at most 64 characters. It is recorded with every Turn.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:Pattern=`^(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*))*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*))*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$")`,message="version must be a semantic version, such as 1.4.0 or 2.0.0-rc.1"
 	Version string `json:"version"`
 
 	// tags are words for people and tools to find the prompt by, at most 16 of at most 63 characters. They are recorded in the journal.
@@ -69,7 +69,7 @@ type Variable struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9_]*$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z][A-Za-z0-9_]*$")`,message="name must be a letter followed by letters, digits and '_'"
 	// +kubebuilder:validation:XValidation:rule="!(self in ['Agent', 'Turn', 'Session'])",message="name must not be Agent, Turn or Session: these are built in"
 	Name string `json:"name"`
 

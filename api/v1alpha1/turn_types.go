@@ -129,7 +129,7 @@ type Parameter struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9_]*$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z][A-Za-z0-9_]*$")`,message="name must be a letter followed by letters, digits and '_'"
 	Name string `json:"name"`
 
 	// value of the variable, at most 4096 characters. It is escaped and fenced as data, unless the profile declares the

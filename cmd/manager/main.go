@@ -44,6 +44,7 @@ Every flag can be set by an environment variable instead: CAPSTAN_ and the flag'
 			if err := manager.FromEnvironment(cmd.Flags(), os.LookupEnv); err != nil {
 				return err
 			}
+			o.NameGiven = cmd.Flags().Changed("executor-name")
 			if err := o.Validate(); err != nil {
 				return err
 			}
@@ -52,7 +53,7 @@ Every flag can be set by an environment variable instead: CAPSTAN_ and the flag'
 			klog.SetLogger(log)
 			cfg, err := o.RESTConfig()
 			if err != nil {
-				return err
+				return fmt.Errorf("found no cluster to work with: give --kubeconfig, or run in a Pod: %w", err)
 			}
 			cfg.UserAgent = "capstan-manager/" + version
 			return manager.Run(ctrl.SetupSignalHandler(), o, cfg, log)

@@ -127,8 +127,8 @@ func TestDecide(t *testing.T) {
 			turn: turnWith(boundTo("e"), started(time.Hour), desires(v1alpha1.DesiredStateCancelled)), agent: ready, lives: true,
 			want: decision{action: nothing},
 		},
-		"a Turn of a lost executor is admitted anew, within twice its time": {
-			turn: turnWith(boundTo("e"), started(30*time.Second)), agent: ready, want: decision{action: admit, after: 90 * time.Second},
+		"a Turn of a lost executor is admitted anew, within its time": {
+			turn: turnWith(boundTo("e"), started(30*time.Second)), agent: ready, want: decision{action: admit, after: 30 * time.Second},
 		},
 		"a Turn of a lost executor can be cancelled": {
 			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), agent: ready,
@@ -199,7 +199,7 @@ func TestDecide(t *testing.T) {
 			},
 		},
 		"a Turn that ran before and waits for its agent ends in time": {
-			turn: turnWith(started(90 * time.Second)),
+			turn: turnWith(started(30 * time.Second)),
 			want: decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 30 * time.Second,
 				message: `Agent "support" does not exist in namespace "helpdesk"`,

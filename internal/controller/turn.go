@@ -223,6 +223,9 @@ func (r *TurnReconciler) settle(ctx context.Context, v view, d decision) (ctrl.R
 	name := r.places.claim(requestOf(v.turn), executors)
 	if name == "" {
 		r.places.leave(client.ObjectKeyFromObject(v.turn))
+		if left := v.untilGivenUp(); left > 0 && d.reason == v1alpha1.TurnReasonDeadlineExceeded {
+			return written(ctrl.Result{RequeueAfter: left}, r.wait(ctx, v.turn, v1alpha1.TurnReasonPending, "no executor is running"))
+		}
 		return written(ctrl.Result{}, r.end(ctx, v.turn, d))
 	}
 	return r.bind(ctx, v, name)
@@ -311,7 +314,7 @@ func (r *TurnReconciler) end(ctx context.Context, t *v1alpha1.Turn, d decision) 
 		kind, reason = corev1.EventTypeNormal, v1alpha1.EventCancelled
 	}
 	metrics.Ended(t, nil)
-	r.Events.Eventf(t, nil, kind, reason, "End", "%s", d.reason)
+	r.Events.Eventf(t, nil, kind, reason, "End", "%s", translate.Summary(t))
 	return nil
 }
 

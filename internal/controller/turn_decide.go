@@ -211,9 +211,7 @@ func agentLimits(v view) *v1alpha1.Limits {
 // untilDeadline is how long the Turn may still be without an executor: until it starts, or goes on.
 func untilDeadline(v view) time.Duration {
 	if start := v.turn.Status.StartTime; start != nil {
-		// An executor that takes the Turn up late still finds an answer that was paid for in the journal, so it gets as
-		// long again before the controller gives the Turn up.
-		return start.Add(2 * v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))).Sub(v.now)
+		return start.Add(v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))).Sub(v.now)
 	}
 	// Times of objects are cut to whole seconds; a Turn must not be ended earlier than it asked for.
 	since := v.turn.WaitingSince().Add(time.Second)
@@ -221,4 +219,13 @@ func untilDeadline(v view) time.Duration {
 		since = v.now // its suspension ends with this look at it
 	}
 	return since.Add(v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v))).Sub(v.now)
+}
+
+// untilGivenUp is how long a Turn whose time is over still waits for an executor: as long again as its time limit, because
+// the journal may hold an answer that was paid for.
+func (v view) untilGivenUp() time.Duration {
+	if v.turn.Status.StartTime == nil {
+		return 0
+	}
+	return v.turn.Status.StartTime.Add(2 * v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))).Sub(v.now)
 }

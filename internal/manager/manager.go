@@ -12,10 +12,12 @@ import (
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -131,7 +133,7 @@ func newManager(o Options, cfg *rest.Config, log logr.Logger) (ctrl.Manager, err
 	return mgr, addProbes(mgr)
 }
 
-// leaderLock is the Lease of the leader, held under the executor's name: a container that was killed and started again has
+// leaderLock is the Lease of the leader, held under the executor's name if somebody chose that: a container that was killed and started again has
 // the same one, and leads again at once, where a random one would wait for the Lease to run out.
 func leaderLock(o Options, cfg *rest.Config) (resourcelock.Interface, error) {
 	cfg = rest.CopyConfig(cfg)
@@ -140,10 +142,14 @@ func leaderLock(o Options, cfg *rest.Config) (resourcelock.Interface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to make a client for leader election: %w", err)
 	}
+	identity := o.ExecutorName
+	if !o.NameGiven {
+		identity += "_" + string(uuid.NewUUID())
+	}
 	return &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.Namespace, Name: leaderElectionID},
 		Client:     leases,
-		LockConfig: resourcelock.ResourceLockConfig{Identity: o.ExecutorName},
+		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 	}, nil
 }
 
@@ -178,6 +184,9 @@ func add(ctx context.Context, mgr ctrl.Manager, o Options, cfg *rest.Config, sto
 	if err != nil {
 		return fmt.Errorf("failed to make a client: %w", err)
 	}
+	if err := checkNamespace(ctx, clientset, o.Namespace); err != nil {
+		return err
+	}
 	now := time.Now
 	recorder := mgr.GetEventRecorder("capstan")
 	turns := &controller.TurnReconciler{Client: mgr.GetClient(), Events: recorder, Now: now}
@@ -203,6 +212,20 @@ func add(ctx context.Context, mgr ctrl.Manager, o Options, cfg *rest.Config, sto
 		Engine: &turn.Engine{Journal: store, Now: now}, Store: store, SweepStore: len(o.WatchNamespaces) == 0,
 		Providers: known, Now: now, Grace: o.grace(), Log: log.WithName("executor"),
 	})
+}
+
+// checkNamespace fails if the namespace of the Leases does not exist: without a Lease no Turn would ever be bound. It asks
+// by what it may do anyway, the creation of a Lease, of which nothing stays.
+func checkNamespace(ctx context.Context, leases kubernetes.Interface, namespace string) error {
+	probe := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{GenerateName: "capstan-probe-"}}
+	_, err := leases.CoordinationV1().Leases(namespace).Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("--namespace %q does not exist in the cluster: create it, or name one that does", namespace)
+	}
+	if err != nil {
+		return fmt.Errorf("failed to try to create a Lease in --namespace %q: %w", namespace, err)
+	}
+	return nil
 }
 
 // secretReader reads Secrets from the API server, one by one: the manager may not list them, and keeps none.

@@ -4,6 +4,7 @@ package manager
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,6 +29,9 @@ type Options struct {
 	Namespace string
 	// ExecutorName is what Turns are bound to.
 	ExecutorName string
+	// NameGiven says that somebody chose the name, so that no two processes have it. The leader is then known by it, and
+	// leads again at once after a restart; by default, two processes on one host would take each other for the same.
+	NameGiven bool
 	// WatchNamespaces are the namespaces whose objects count; none for all.
 	WatchNamespaces []string
 	// LeaderElect makes this process wait until no other leads.
@@ -98,6 +102,12 @@ func (o *Options) Validate() error {
 	check(o.LogLevel == "error" || o.LogLevel == "info" || o.LogLevel == "debug", "--log-level %q must be error, info or debug", o.LogLevel)
 	check(o.ShutdownGraceSeconds >= 0 && o.ShutdownGraceSeconds <= 3600, "--shutdown-grace-seconds %d must be from 0 to 3600", o.ShutdownGraceSeconds)
 	check(o.ProbeIntervalSeconds >= 1 && o.ProbeIntervalSeconds <= 86400, "--probe-interval-seconds %d must be from 1 to 86400", o.ProbeIntervalSeconds)
+	for flag, address := range map[string]string{
+		"metrics-bind-address": o.MetricsBindAddress, "health-probe-bind-address": o.HealthProbeBindAddress,
+	} {
+		_, _, err := net.SplitHostPort(address)
+		check(address == "0" || err == nil, "--%s %q must be host:port, :port, or 0 for none", flag, address)
+	}
 	_, err := o.journalPath()
 	check(err == nil, "%w", err)
 	return errors.Join(errs...)

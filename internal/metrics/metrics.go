@@ -47,8 +47,8 @@ func Ended(t *v1alpha1.Turn, result *turn.Result) {
 	}
 	modelRequests.Add(float64(result.Counts.ModelRequests))
 	modelRetries.Add(float64(result.Counts.ModelRetries))
-	if result.Counts.ModelRequests > 0 {
-		tokens.WithLabelValues(result.Provider, result.Model, "input").Add(float64(result.Record.Usage.InputTokens))
-		tokens.WithLabelValues(result.Provider, result.Model, "output").Add(float64(result.Record.Usage.OutputTokens))
+	for _, s := range result.Spent {
+		tokens.WithLabelValues(s.Provider, s.Model, "input").Add(float64(s.Usage.InputTokens))
+		tokens.WithLabelValues(s.Provider, s.Model, "output").Add(float64(s.Usage.OutputTokens))
 	}
 }

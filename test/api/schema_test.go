@@ -23,6 +23,7 @@ func TestSchemaRules(t *testing.T) {
 		"integers have a minimum":      boundedInteger,
 		"no floats":                    noFloat,
 		"no free-form objects":         noFreeForm,
+		"no bare patterns":             noBarePattern,
 	}
 	all, err := definitions()
 	if err != nil {
@@ -75,6 +76,13 @@ func boundedString(path string, s *apiextensionsv1.JSONSchemaProps) string {
 	}
 	if s.MaxLength == nil && len(s.Enum) == 0 && s.Format != "date-time" {
 		return "a string must have a maxLength, an enum or the format date-time"
+	}
+	return ""
+}
+
+func noBarePattern(path string, s *apiextensionsv1.JSONSchemaProps) string {
+	if s.Pattern != "" && !isStandard(path) {
+		return "a form must be a CEL rule with a message in words: of a pattern, people see the regular expression"
 	}
 	return ""
 }

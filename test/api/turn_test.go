@@ -93,7 +93,7 @@ var _ = Describe("Turn", func() {
 			"spec.context.facts[0].source", "512"),
 		Entry("the same parameter twice", `spec: {parameters: [{name: a, value: x}, {name: a, value: y}]}`,
 			"spec.parameters[1]", "Duplicate value"),
-		Entry("a parameter that is no identifier", `spec: {parameters: [{name: a-b, value: x}]}`, "spec.parameters[0].name", "should match"),
+		Entry("a parameter that is no identifier", `spec: {parameters: [{name: a-b, value: x}]}`, "spec.parameters[0].name", "must be a letter followed by"),
 		Entry("too many parameters", `spec: {parameters: [`+numbered(33, "{name: p%d, value: v}")+`]}`,
 			"spec.parameters", "must have at most 32 items"),
 		Entry("an unknown role", `spec: {history: [{role: System, content: x}]}`, "spec.history[0].role", `supported values: "User", "Assistant"`),

@@ -49,6 +49,8 @@ type Result struct {
 	Counts Counts `json:"counts"`
 	// Record of citations, usage, cost and decision.
 	Record finalize.Record `json:"record"`
+	// Spent is the usage of each model that was asked, in the order in which they were first asked.
+	Spent []Spent `json:"spent,omitempty"`
 	// Fallback is set when not the first model of the chain served.
 	Fallback *Fallback `json:"fallback,omitempty"`
 	// Resumed is true if this run went on with what an earlier one had journalled.
@@ -62,6 +64,13 @@ type Counts struct {
 	// ModelRequests are requests sent, also those that a restart cut off; ModelRetries are those of them that repeated one.
 	ModelRequests int `json:"modelRequests"`
 	ModelRetries  int `json:"modelRetries"`
+}
+
+// Spent is the usage of one model.
+type Spent struct {
+	Provider string      `json:"provider"`
+	Model    string      `json:"model"`
+	Usage    model.Usage `json:"usage"`
 }
 
 // Fallback says which model served in place of which.
@@ -93,7 +102,11 @@ func (r *run) finalize(stop Stop, message string, step *loop.Step) (*Result, err
 	result := &Result{Stop: stop, Message: message, Counts: now.counts()}
 	record := finalize.Input{
 		Answered: stop == StopCompleted, Facts: r.in.Preparation.Facts, ShowCitations: r.in.ShowCitations,
-		Spendings: r.spendings(now), DecisionKey: r.in.DecisionKey,
+		DecisionKey: r.in.DecisionKey,
+	}
+	result.Spent = spent(now)
+	for _, s := range result.Spent {
+		record.Spendings = append(record.Spendings, finalize.Spending{Usage: s.Usage, Pricing: r.pricing(s.Provider, s.Model)})
 	}
 	if r.prepared == nil {
 		r.prepared = now.prepared
@@ -104,33 +117,29 @@ func (r *run) finalize(stop Stop, message string, step *loop.Step) (*Result, err
 	}
 	if step != nil {
 		result.Text = step.Reply.Text
-		result.Fallback = r.fallback(step)
+		result.Fallback = fallback(now, step)
 	}
 	result.Record = finalize.Make(record)
 	return result, nil
 }
 
-// spendings adds up the usage of each model, over all attempts and runs.
-func (r *run) spendings(now past) []finalize.Spending {
-	type key struct{ provider, model string }
-	var order []key
-	usage := map[key]model.Usage{}
+// spent adds up the usage of each model, over all attempts and runs.
+func spent(now past) []Spent {
+	var all []Spent
 	add := func(provider, name string, u model.Usage) {
-		k := key{provider, name}
-		if _, ok := usage[k]; !ok {
-			order = append(order, k)
+		for i := range all {
+			if all[i].Provider == provider && all[i].Model == name {
+				all[i].Usage = all[i].Usage.Add(u)
+				return
+			}
 		}
-		usage[k] = usage[k].Add(u)
+		all = append(all, Spent{Provider: provider, Model: name, Usage: u})
 	}
 	for _, a := range now.attempts {
 		add(a.Provider, a.Model, a.Usage)
 	}
 	if s := now.step; s != nil {
 		add(s.Provider, s.Model, s.Reply.Usage)
-	}
-	all := make([]finalize.Spending, 0, len(order))
-	for _, k := range order {
-		all = append(all, finalize.Spending{Usage: usage[k], Pricing: r.pricing(k.provider, k.model)})
 	}
 	return all
 }
@@ -144,10 +153,14 @@ func (r *run) pricing(provider, name string) *finalize.Pricing {
 	return nil
 }
 
-func (r *run) fallback(step *loop.Step) *Fallback {
-	first := r.in.Chain[0]
-	if step.Provider == first.ProviderName && step.Model == first.Model {
+// fallback compares the model that answered with the one that was asked first; the agent's chain may have changed since.
+func fallback(now past, step *loop.Step) *Fallback {
+	if len(now.requests) == 0 {
 		return nil
 	}
-	return &Fallback{From: first.ProviderName + "/" + first.Model, To: step.Provider + "/" + step.Model}
+	first := now.requests[0]
+	if step.Provider == first.Provider && step.Model == first.Model {
+		return nil
+	}
+	return &Fallback{From: first.Provider + "/" + first.Model, To: step.Provider + "/" + step.Model}
 }
