@@ -29,6 +29,7 @@ type places struct {
 	mu      sync.Mutex
 	taken   map[types.NamespacedName]place
 	waiting map[types.NamespacedName]request
+	looking map[types.NamespacedName]bool
 	// wake brings a Turn back to its reconciler.
 	wake func(types.NamespacedName)
 }
@@ -54,7 +55,7 @@ func requestOf(t *v1alpha1.Turn) request {
 }
 
 func newPlaces(wake func(types.NamespacedName)) *places {
-	return &places{taken: map[types.NamespacedName]place{}, waiting: map[types.NamespacedName]request{}, wake: wake}
+	return &places{taken: map[types.NamespacedName]place{}, waiting: map[types.NamespacedName]request{}, looking: map[types.NamespacedName]bool{}, wake: wake}
 }
 
 // hold notes that a Turn is bound, as the API server has it.
@@ -70,6 +71,7 @@ func (p *places) hold(t *v1alpha1.Turn) {
 func (p *places) leave(turn types.NamespacedName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	delete(p.looking, turn)
 	_, held := p.taken[turn]
 	_, waited := p.waiting[turn]
 	delete(p.taken, turn)
@@ -79,12 +81,12 @@ func (p *places) leave(turn types.NamespacedName) {
 	}
 }
 
-// enroll notes that a Turn wants a place, before executors are looked for: one that appears meanwhile then wakes it.
-func (p *places) enroll(r request) {
+// look notes that executors are looked for on behalf of a Turn: one that appears before the Turn takes a place, or
+// waits for one, then wakes it. A Turn that looks is not in anybody's way.
+func (p *places) look(turn types.NamespacedName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.taken, r.turn)
-	p.waiting[r.turn] = r
+	p.looking[turn] = true
 }
 
 // claim takes the best place for a Turn that is to end, beyond all limits: it asks no model. It returns the executor,
@@ -113,6 +115,7 @@ func (p *places) claim(r request, executors []ExecutorInfo) string {
 func (p *places) take(r request, executors []ExecutorInfo) (executor, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	delete(p.looking, r.turn)
 	delete(p.taken, r.turn) // a Turn that comes back from a lost executor gives its place up first
 	p.waiting[r.turn] = r
 	if !mayRun(r, p.perAgent()) {
@@ -138,10 +141,13 @@ func (p *places) take(r request, executors []ExecutorInfo) (executor, why string
 	return free, ""
 }
 
-// wakeAll brings all who wait back, as when an executor has appeared.
+// wakeAll brings all who wait or look back, as when an executor has appeared.
 func (p *places) wakeAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for turn := range p.looking {
+		p.wake(turn)
+	}
 	for _, r := range slices.SortedFunc(maps.Values(p.waiting), request.compare) {
 		p.wake(r.turn)
 	}

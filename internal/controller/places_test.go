@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
 // hall is places with a record of whom they wake.
@@ -249,19 +251,29 @@ func TestPlacesSideBySide(t *testing.T) {
 	}
 }
 
-// TestAnExecutorThatAppearsWhileOneLooksForItWakes: the Turn is enrolled before executors are listed, so that whoever
+// TestAnExecutorThatAppearsWhileOneLooksForItWakes: the Turn is known before executors are listed, so that whoever
 // appears in between brings it back.
 func TestAnExecutorThatAppearsWhileOneLooksForItWakes(t *testing.T) {
 	var woken []types.NamespacedName
 	p := newPlaces(func(turn types.NamespacedName) { woken = append(woken, turn) })
 	wanted := requestOf(turnWith())
-	p.enroll(wanted)
+	p.look(wanted.turn)
 	p.wakeAll() // the executor appears after the listing found none
 	if _, why := p.take(wanted, nil); why == "" {
 		t.Fatal("take found an executor where there is none")
 	}
 	if len(woken) == 0 || woken[0] != wanted.turn {
 		t.Errorf("woken: %v, want the Turn that looked meanwhile", woken)
+	}
+}
+
+// TestTurnsThatLookDoNotQueue: of Turns that are looked at side by side none waits for another, while there are places.
+func TestTurnsThatLookDoNotQueue(t *testing.T) {
+	p := newPlaces(func(types.NamespacedName) {})
+	older, newer := requestOf(turnWith()), requestOf(turnWith(func(t *v1alpha1.Turn) { t.Name = "two" }))
+	p.look(older.turn)
+	if _, why := p.take(newer, []ExecutorInfo{{Name: "e", Capacity: 2}}); why != "" {
+		t.Errorf("the newer Turn waits (%s), and costs a write more: the older one only looks", why)
 	}
 }
 

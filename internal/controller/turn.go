@@ -201,7 +201,7 @@ func (r *TurnReconciler) admit(ctx context.Context, v view, d decision) (ctrl.Re
 	if m := v.agent.Spec.MaxParallelTurns; m != nil {
 		wanted.most = int(*m)
 	}
-	r.places.enroll(wanted)
+	r.places.look(wanted.turn)
 	executors, err := r.Executors.live(ctx)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("failed to list executors: %w", err)

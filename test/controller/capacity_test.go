@@ -123,16 +123,22 @@ var _ = Describe("More Turns than may run at once", func() {
 		Expect(s.turn(ctx, "a-waits").StateReason()).To(Equal(v1alpha1.TurnReasonQueued))
 	}, SpecTimeout(patience))
 
-	It("of 300 at once are asked together, and all end well", func(ctx SpecContext) {
+	It("of 300 at once are asked together, and all end well, with two status writes each", func(ctx SpecContext) {
 		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 2000}}]`)
-		s.create(ctx, s.basics()...)
-		const turns = 300
-		s.create(ctx, newTurns(turns)...)
 		s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("warm"))
+		s.reaches(ctx, "warm", v1alpha1.TurnReasonCompleted) // so that none of the others waits for the Agent
+		Expect(apiClient.Delete(ctx, s.turn(ctx, "warm"))).To(Succeed())
+		s.fake.Reset()
+		const turns = 300
+		writes := requests(ctx, "PUT", "turns", "status")
+		s.create(ctx, newTurns(turns)...)
 		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(1))
 		}
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "each is bought once")
+		Expect(requests(ctx, "PUT", "turns", "status")-writes).To(BeEquivalentTo(2*turns), "bind and end: none waits in a queue")
 		Expect(s.fake.Stats().PeakInFlight).To(BeNumerically(">", turns/3), "they must not wait for one another")
 	}, SpecTimeout(2*patience))
 })
