@@ -29,6 +29,7 @@ type places struct {
 	mu      sync.Mutex
 	taken   map[types.NamespacedName]place
 	waiting map[types.NamespacedName]request
+	// looking are Turns that do not wait for a place, and want to know of an executor that appears.
 	looking map[types.NamespacedName]bool
 	// wake brings a Turn back to its reconciler.
 	wake func(types.NamespacedName)
@@ -99,6 +100,7 @@ func (p *places) claim(r request, executors []ExecutorInfo) string {
 	if len(executors) == 0 {
 		return ""
 	}
+	delete(p.looking, r.turn)
 	name, _ := p.freest(executors)
 	if name == "" {
 		name = executors[0].Name

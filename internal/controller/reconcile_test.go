@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -124,6 +125,37 @@ func TestBindingIsOneWriteThatClaims(t *testing.T) {
 }
 
 // TestBindingThatLostComesBack: the event of the write that won may be one that no predicate lets through.
+// TestATurnWhoseTimeIsOverIsEndedByTheNextExecutor: its journal may hold an answer that was paid for.
+func TestATurnWhoseTimeIsOverIsEndedByTheNextExecutor(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, turnWith(boundTo("lost"), started(90*time.Second)), agentWith(metav1.ConditionTrue, ""))
+	result, err := b.look(t, "one")
+	if err != nil || result.RequeueAfter != 30*time.Second {
+		t.Fatalf("got %v, %v; want another look when the Turn is given up", result, err)
+	}
+	if got := b.turn(t, "one"); got.StateReason() != v1alpha1.TurnReasonPending || got.BoundTo() != "" {
+		t.Fatalf("without an executor the Turn must wait: %+v", got.Status)
+	}
+	if err := b.client.Create(t.Context(), leaseOf("next", 1, now)); err != nil {
+		t.Fatal(err)
+	}
+	lease := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "capstan-system", Name: executor.LeasePrefix + "next"}}
+	if _, err := b.executors.Reconcile(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(b.woken, "one") {
+		t.Errorf("woken: %v, want the Turn: the executor that has appeared can end it", b.woken)
+	}
+	if _, err := b.look(t, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.turn(t, "one"); got.BoundTo() != "next" || got.Epoch() != 2 {
+		t.Errorf("the Turn must be bound to be ended: %+v", got.Status.Executor)
+	}
+	if n := len(b.turns.places.looking); n != 0 {
+		t.Errorf("%d Turns look for a place for ever, want none", n)
+	}
+}
+
 func TestBindingThatLostComesBack(t *testing.T) {
 	b := newBench(t, failing(conflict), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
 	result, err := b.look(t, "one")

@@ -214,21 +214,23 @@ func (r *TurnReconciler) admit(ctx context.Context, v view, d decision) (ctrl.Re
 }
 
 // settle binds a Turn that is to end, so that its executor ends it with all that the journal holds. Where there is no
-// executor, the Turn ends here and now.
+// executor, a Turn whose time is over still waits for one for a while, and any other ends here and now.
 func (r *TurnReconciler) settle(ctx context.Context, v view, d decision) (ctrl.Result, error) {
+	key := client.ObjectKeyFromObject(v.turn)
+	r.places.look(key)
 	executors, err := r.Executors.live(ctx)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("failed to list executors: %w", err)
 	}
-	name := r.places.claim(requestOf(v.turn), executors)
-	if name == "" {
-		r.places.leave(client.ObjectKeyFromObject(v.turn))
-		if left := v.untilGivenUp(); left > 0 && d.reason == v1alpha1.TurnReasonDeadlineExceeded {
-			return written(ctrl.Result{RequeueAfter: left}, r.wait(ctx, v.turn, v1alpha1.TurnReasonPending, "no executor is running"))
-		}
-		return written(ctrl.Result{}, r.end(ctx, v.turn, d))
+	if name := r.places.claim(requestOf(v.turn), executors); name != "" {
+		return r.bind(ctx, v, name)
 	}
-	return r.bind(ctx, v, name)
+	if left := v.untilGivenUp(); left > 0 && d.reason == v1alpha1.TurnReasonDeadlineExceeded {
+		// The Turn goes on looking: an executor that appears wakes it.
+		return written(ctrl.Result{RequeueAfter: left}, r.wait(ctx, v.turn, v1alpha1.TurnReasonPending, "no executor is running"))
+	}
+	r.places.leave(key)
+	return written(ctrl.Result{}, r.end(ctx, v.turn, d))
 }
 
 // bind writes that a Turn has its place, which claims it.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -21,7 +22,7 @@ var ErrInterrupted = errors.New("interrupted at a safe point")
 
 // Candidate is one model of a chain.
 type Candidate struct {
-	// ProviderName and Model name the candidate; the pair need not be unique in a chain.
+	// ProviderName and Model name the candidate. Candidates of one pair in a chain share their attempts.
 	ProviderName, Model string
 	// Parameters of its requests.
 	Parameters model.Parameters
@@ -72,6 +73,8 @@ type Attempt struct {
 	DurationMS int64           `json:"durationMilliseconds"`
 	// Unsent is true if nothing reached the endpoint, as where a credential is missing.
 	Unsent bool `json:"unsent,omitempty"`
+	// Stack is where the adapter panicked, if it did.
+	Stack string `json:"stack,omitempty"`
 }
 
 // Step is a reply, as the journal keeps it.
@@ -163,7 +166,7 @@ func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Ste
 		// A request that was cut short was sent all the same: it counts, and so does what it used.
 		err = in.Log.Append(ctx, journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
 			Provider: c.ProviderName, Model: c.Model, Kind: failure.Kind, Message: failure.Message,
-			Usage: failure.Usage, DurationMS: took, Unsent: failure.Unsent,
+			Usage: failure.Usage, DurationMS: took, Unsent: failure.Unsent, Stack: stackOf(failure),
 		}})
 		if ctx.Err() != nil {
 			return nil, ended(ctx, err)
@@ -183,11 +186,26 @@ func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Ste
 	}
 }
 
+// panicked is the stack of an adapter that panicked. The value it panicked with may hold a part of the prompt and is not
+// kept; a stack holds names and addresses only.
+type panicked string
+
+// Error says that there was a panic.
+func (panicked) Error() string { return "panic in an adapter" }
+
+func stackOf(err error) string {
+	stack, _ := errors.AsType[panicked](err)
+	return string(stack)
+}
+
 // guarded makes a panic of an adapter an error of that request.
 func guarded(ctx context.Context, p model.Provider, req model.Request) (reply model.Reply, err error) {
 	defer func() {
-		if recover() != nil { // what it panicked with may hold a part of the prompt
-			err = &model.Error{Kind: model.InvalidRequest, Message: "the adapter of the provider failed (a bug of Capstan): see its log"}
+		if recover() != nil {
+			err = &model.Error{
+				Kind: model.InvalidRequest, Err: panicked(debug.Stack()),
+				Message: "the adapter of the provider failed, which is a bug of Capstan: the turn's journal has the stack",
+			}
 		}
 	}()
 	return p.Generate(ctx, req)

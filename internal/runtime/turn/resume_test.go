@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -250,12 +251,23 @@ func TestAPanicOfAnAdapterIsAnErrorOfThatRequest(t *testing.T) {
 	one, _ := candidate("p0", 3)
 	one.Provider = panicking{}
 	two, _ := candidate("p1", 1, says("Nothing."))
-	got, err := engine(&journaltest.Memory{}).Run(t.Context(), input(one, two))
+	j := &journaltest.Memory{}
+	got, err := engine(j).Run(t.Context(), input(one, two))
 	if err != nil || got.Stop != turn.StopCompleted || got.Fallback == nil {
 		t.Errorf("Run = %+v, %v; want the answer of the next model", got, err)
+	}
+	log, err := journal.Open(t.Context(), j, "uid", 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed, _, err := journal.Last[loop.Attempt](log, journal.ModelFailed)
+	if err != nil || !strings.Contains(failed.Stack, "panicking") || strings.Contains(failed.Stack+failed.Message, "a secret of the prompt") {
+		t.Errorf("the journal has %+v, %v; want where the adapter failed, and not with what", failed, err)
 	}
 }
 
 type panicking struct{}
 
-func (panicking) Generate(context.Context, model.Request) (model.Reply, error) { panic("a bug") }
+func (panicking) Generate(context.Context, model.Request) (model.Reply, error) {
+	panic("a secret of the prompt")
+}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -69,6 +70,9 @@ func TestOpenNamesTheFile(t *testing.T) {
 	s, err := sqlite.Open(t.Context(), path)
 	if err == nil {
 		t.Fatal(errors.Join(errors.New("Open took a text file for a journal"), s.Close()))
+	}
+	if !strings.Contains(err.Error(), path) {
+		t.Errorf("error %q does not name the file %q", err, path)
 	}
 }
 
