@@ -27,6 +27,32 @@ type AgentSpec struct {
 	// +kubebuilder:validation:MaxLength=65536
 	Instructions string `json:"instructions,omitempty"`
 
+	// skills of the profile that this agent uses.
+	// +optional
+	Skills *AgentSkills `json:"skills,omitempty"`
+
+	// thinking asks the model to think before it answers: Off (the default; in YAML "Off", in quotes), Low, Medium or High.
+	// +optional
+	// +kubebuilder:default="Off"
+	Thinking ThinkingLevel `json:"thinking,omitempty"`
+
+	// memory says what of a Turn's memories the prompt gets.
+	// +optional
+	Memory *AgentMemory `json:"memory,omitempty"`
+
+	// contributions are texts of live context, after those of the profile and before those of the Turn, at most 16.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Contributions []Contribution `json:"contributions,omitempty"`
+
+	// contributionTrust is the highest trust that the contributions of a Turn may claim. Untrusted (the default), or
+	// Trusted, which lets whoever creates a Turn have its texts shown as ones to be relied on.
+	// +optional
+	// +kubebuilder:default=Untrusted
+	ContributionTrust Trust `json:"contributionTrust,omitempty"`
+
 	// limits of each Turn of this agent. A Turn may lower them, never raise them.
 	// +optional
 	Limits *Limits `json:"limits,omitempty"`
@@ -54,6 +80,50 @@ type AgentSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	MaxParallelTurns *int32 `json:"maxParallelTurns,omitempty"`
+}
+
+// AgentSkills are keys of skills.
+// +kubebuilder:validation:MinProperties=1
+type AgentSkills struct {
+	// loaded are the keys of the profile's skills that stand in the prompt whole, in this order, at most 32.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	Loaded []string `json:"loaded,omitempty"`
+
+	// available are the keys of the profile's skills that the prompt lists with their descriptions, for the model to load
+	// with the tool load_skill, at most 32.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	Available []string `json:"available,omitempty"`
+}
+
+// ThinkingLevel is how long a model should think before it answers.
+// +kubebuilder:validation:Enum=Off;Low;Medium;High
+type ThinkingLevel string
+
+// The levels of thinking, lowest first.
+const (
+	ThinkingOff    ThinkingLevel = "Off"
+	ThinkingLow    ThinkingLevel = "Low"
+	ThinkingMedium ThinkingLevel = "Medium"
+	ThinkingHigh   ThinkingLevel = "High"
+)
+
+// AgentMemory says what of a Turn's memories the prompt gets.
+// +kubebuilder:validation:MinProperties=1
+type AgentMemory struct {
+	// maxItems is how many memories the prompt has at most, from 0 (none) to 10. Default 10.
+	// +optional
+	// +kubebuilder:default=10
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10
+	MaxItems *int32 `json:"maxItems,omitempty"`
 }
 
 // ModelReference is one model of the chain.

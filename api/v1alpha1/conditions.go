@@ -30,14 +30,18 @@ const (
 
 // Reasons of a PromptProfile's Ready condition.
 const (
-	// ReasonRenderFailed surfaces when a text of the profile cannot be rendered; the message has its field and line.
+	// ReasonRenderFailed surfaces when the profile cannot be rendered; the message has the field and, for a text, the
+	// line and the column.
 	ReasonRenderFailed = "RenderFailed"
+	// ReasonConfigMapNotFound surfaces on PromptProfile and Agent when a ConfigMap that the object names does not exist,
+	// or lacks the key. The object is looked at again when it appears, so that it is not Stalled.
+	ReasonConfigMapNotFound = "ConfigMapNotFound"
 )
 
 // Conditions and reasons of an Agent.
 const (
-	// ConditionProfileResolved is True when the agent's PromptProfile is there and Ready, and the agent's own
-	// instructions render with it.
+	// ConditionProfileResolved is True when the agent's PromptProfile is there and Ready, and what the agent adds to it
+	// is: instructions that render with it, skills that it has, contributions that can be read.
 	ConditionProfileResolved = "ProfileResolved"
 	// ConditionModelsResolved is True when all ModelProviders of the agent's chain are there and have usable credentials.
 	ConditionModelsResolved = "ModelsResolved"
@@ -46,10 +50,13 @@ const (
 	ReasonResolved = "Resolved"
 	// ReasonProfileNotFound surfaces when the PromptProfile does not exist.
 	ReasonProfileNotFound = "ProfileNotFound"
-	// ReasonProfileNotReady surfaces when the PromptProfile is not Ready, or not yet looked at.
+	// ReasonProfileNotReady surfaces when the PromptProfile is not Ready, not yet looked at, or does not render for this
+	// agent.
 	ReasonProfileNotReady = "ProfileNotReady"
-	// ReasonInvalidInstructions surfaces when the agent's own instructions do not render.
+	// ReasonInvalidInstructions surfaces when the agent's own instructions, or its contributions, do not render.
 	ReasonInvalidInstructions = "InvalidInstructions"
+	// ReasonSkillNotFound surfaces when the agent names a skill that its PromptProfile does not have.
+	ReasonSkillNotFound = "SkillNotFound"
 	// ReasonInvalidTimeZone surfaces when the agent's time zone is unknown.
 	ReasonInvalidTimeZone = "InvalidTimeZone"
 	// ReasonProviderNotFound surfaces when a ModelProvider of the chain does not exist.
@@ -72,7 +79,8 @@ const (
 
 // Reasons of Succeeded=Unknown.
 const (
-	// TurnReasonPending surfaces when no executor has taken the Turn yet; the message says what it waits for.
+	// TurnReasonPending surfaces when no executor has taken the Turn yet, or a ConfigMap that it names does not exist; the
+	// message says what it waits for.
 	TurnReasonPending = "Pending"
 	// TurnReasonWaitingForAgent surfaces when the Agent does not exist or is not Ready.
 	TurnReasonWaitingForAgent = "WaitingForAgent"

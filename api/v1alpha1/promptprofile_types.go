@@ -14,7 +14,8 @@ const (
 )
 
 // PromptProfileSpec says what the prompt says. Its texts may use Go templates with the declared variables
-// ({{ .userName }}) and with {{ .Agent.Name }}, {{ .Agent.Description }}, {{ .Turn.Name }} and {{ .Turn.Namespace }}.
+// ({{ .userName }}) and with {{ .Agent.Name }}, {{ .Agent.Description }}, {{ .Turn.Name }}, {{ .Turn.Namespace }} and,
+// where the Turn has a conversation ({{ if .Session }}), {{ .Session.Name }}.
 // +kubebuilder:validation:XValidation:rule="(has(self.identity) && ((has(self.identity.systemPrompt) && self.identity.systemPrompt.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')) || (has(self.identity.developerPrompt) && self.identity.developerPrompt.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')))) || (has(self.instructions) && self.instructions.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]'))",message="at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not blank"
 type PromptProfileSpec struct {
 	// id names the logical prompt and stays the same across its versions, such as agent.profile.default; 1 to 128
@@ -47,6 +48,12 @@ type PromptProfileSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	Variables []Variable `json:"variables,omitempty"`
 
+	// mode is which sections the prompt has and how it speaks: Full, all sections but sub_agent, for a conversation; Task,
+	// the same, for a task that is worked on without asking back; Minimal, what a sub-agent needs; None, one fixed line and
+	// nothing of this profile. A Turn's promptMode wins. Default: Minimal for a sub-agent, else Full.
+	// +optional
+	Mode PromptMode `json:"mode,omitempty"`
+
 	// identity is who the assistant is: the floor of every prompt made from this profile.
 	// +optional
 	Identity *Identity `json:"identity,omitempty"`
@@ -56,9 +63,98 @@ type PromptProfileSpec struct {
 	// +kubebuilder:validation:MaxLength=65536
 	Instructions string `json:"instructions,omitempty"`
 
+	// sections are the names of the sections that the prompt has, in their order, at most 16, in place of the mode's own;
+	// the empty list makes an empty prompt. They are agent, sub_agent, instructions, behavior, loaded_skills,
+	// available_skills, tools, turn_instructions, subject, live_context and environment; with an unknown or repeated name
+	// the profile is not Ready. Mode None has no sections whatever this says.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=63
+	Sections []string `json:"sections,omitzero"`
+
 	// overrides replace texts that Capstan would otherwise supply.
 	// +optional
 	Overrides *Overrides `json:"overrides,omitempty"`
+
+	// stablePrefix comes before all sections, at most 32768 characters.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32768
+	StablePrefix string `json:"stablePrefix,omitempty"`
+
+	// dynamicSuffix comes after all sections, in the dynamic part, at most 32768 characters.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32768
+	DynamicSuffix string `json:"dynamicSuffix,omitempty"`
+
+	// overlays are instructions, at most 32, sorted by priority. Those of shaping and of the Turn come after these.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=32
+	Overlays []Overlay `json:"overlays,omitempty"`
+
+	// guardrails constrain all other instructions, at most 32. Those of the Turn come after these.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=32
+	Guardrails []Guardrail `json:"guardrails,omitempty"`
+
+	// shaping says how answers should be. What the Turn says comes after it.
+	// +optional
+	Shaping *Shaping `json:"shaping,omitempty"`
+
+	// skills that an Agent can load into its prompt, or make available, by their keys; at most 32.
+	// +optional
+	// +listType=map
+	// +listMapKey=key
+	// +kubebuilder:validation:MaxItems=32
+	Skills []Skill `json:"skills,omitempty"`
+
+	// contributions are texts of live context, before those of the Agent and the Turn, at most 16.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Contributions []Contribution `json:"contributions,omitempty"`
+}
+
+// Skill is a way to do something, written down.
+// +kubebuilder:validation:XValidation:rule="has(self.content) != has(self.contentFrom)",message="exactly one of content and contentFrom must be given"
+type Skill struct {
+	// key of the skill, by which Agents and models name it, 1 to 63 letters, digits, '_' and '-'.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$")`,message="key must consist of letters, digits, '_' and '-', starting and ending with a letter or digit"
+	Key string `json:"key"`
+
+	// name of the skill for people and models, at most 128 characters. Default: the key.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	Name string `json:"name,omitempty"`
+
+	// description says when to use the skill, at most 1024 characters.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Description string `json:"description,omitempty"`
+
+	// content of the skill, at most 65536 characters.
+	// +optional
+	// +kubebuilder:validation:MaxLength=65536
+	Content *string `json:"content,omitempty"`
+
+	// contentFrom says where the content is. At most 65536 characters of it are allowed.
+	// +optional
+	ContentFrom *ContentSource `json:"contentFrom,omitempty"`
+}
+
+// ContentSource is where a text is.
+type ContentSource struct {
+	// configMapKeyRef names the key of a ConfigMap that holds the text.
+	// +required
+	ConfigMapKeyRef ConfigMapKeyReference `json:"configMapKeyRef"`
 }
 
 // Variable is a name that texts may use and that a Turn may give a value.
@@ -112,6 +208,70 @@ type Identity struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	DeveloperPrompt string `json:"developerPrompt,omitempty"`
+
+	// traits of the assistant, from which its expression follows.
+	// +optional
+	Traits *Traits `json:"traits,omitempty"`
+}
+
+// Voice is how an assistant puts things.
+// +kubebuilder:validation:Enum=Concise;Balanced;Verbose;Conversational;Formal;Technical
+type Voice string
+
+// The voices.
+const (
+	VoiceConcise        Voice = "Concise"
+	VoiceBalanced       Voice = "Balanced"
+	VoiceVerbose        Voice = "Verbose"
+	VoiceConversational Voice = "Conversational"
+	VoiceFormal         Voice = "Formal"
+	VoiceTechnical      Voice = "Technical"
+)
+
+// Formality is how formal an assistant is.
+// +kubebuilder:validation:Enum=Formal;Professional;Academic;Casual;Friendly
+type Formality string
+
+// The steps of formality.
+const (
+	FormalityFormal       Formality = "Formal"
+	FormalityProfessional Formality = "Professional"
+	FormalityAcademic     Formality = "Academic"
+	FormalityCasual       Formality = "Casual"
+	FormalityFriendly     Formality = "Friendly"
+)
+
+// RiskPosture is how much an assistant dares.
+// +kubebuilder:validation:Enum=Cautious;Moderate;Assertive
+type RiskPosture string
+
+// The risk postures.
+const (
+	RiskCautious  RiskPosture = "Cautious"
+	RiskModerate  RiskPosture = "Moderate"
+	RiskAssertive RiskPosture = "Assertive"
+)
+
+// Traits of an assistant.
+// +kubebuilder:validation:MinProperties=1
+type Traits struct {
+	// voice is Concise (directness High, explanationDensity Low), Verbose (Low, High), Balanced (Medium, Medium), or
+	// Conversational, Formal or Technical (explanationDensity Medium).
+	// +optional
+	Voice Voice `json:"voice,omitempty"`
+
+	// formality is Formal, Professional or Academic (warmth Medium, humor Light), Casual (warmth High, humor Normal) or
+	// Friendly (warmth High, humor Light).
+	// +optional
+	Formality Formality `json:"formality,omitempty"`
+
+	// proactivity is Low, Medium or High: the initiative of the expression.
+	// +optional
+	Proactivity Level `json:"proactivity,omitempty"`
+
+	// riskPosture is Cautious, Moderate or Assertive. It is recorded in the summary of the identity.
+	// +optional
+	RiskPosture RiskPosture `json:"riskPosture,omitempty"`
 }
 
 // Overrides replace texts of Capstan.
@@ -122,6 +282,11 @@ type Overrides struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32768
 	Behavior *string `json:"behavior,omitempty"`
+
+	// tools replaces the whole text of the tools section, at most 32768 characters. The tools stay what they are.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32768
+	Tools *string `json:"tools,omitempty"`
 }
 
 // PromptProfileStatus is what became of a profile when it was rendered.
@@ -131,7 +296,8 @@ type PromptProfileStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the profile. Ready is True when it renders; Stalled is True, and otherwise absent, when it does not.
+	// conditions of the profile. Ready is True when it renders; Stalled is True, and otherwise absent, when nothing
+	// but another text can make it; a ConfigMap that is missing may still come.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -135,6 +135,10 @@ type Preparation struct {
 	// +kubebuilder:validation:MaxLength=16
 	ContextHash string `json:"contextHash"`
 
+	// mode of the system prompt: Full, Minimal, Task or None.
+	// +optional
+	Mode PromptMode `json:"mode,omitempty"`
+
 	// sections of the system prompt, in their order.
 	// +optional
 	// +listType=atomic
@@ -152,10 +156,72 @@ type Preparation struct {
 	// +kubebuilder:validation:Minimum=0
 	DynamicChars int64 `json:"dynamicChars"`
 
+	// toolCount is the number of tools the model was offered.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ToolCount int32 `json:"toolCount"`
+
 	// messageCount is the number of messages the model got.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	MessageCount int32 `json:"messageCount"`
+
+	// expression is how the assistant was asked to speak: what became of traits, shaping, conversation and guardrails.
+	// +optional
+	Expression *Expression `json:"expression,omitempty"`
+
+	// provenance lists what the prompt was made of, by id; at most 8 KiB of ids. The journal has them all.
+	// +optional
+	Provenance *Provenance `json:"provenance,omitempty"`
+}
+
+// Provenance lists what a prompt was made of, by id. Each list ends at its bound, and all lists together at 8 KiB; the
+// journal has them whole.
+type Provenance struct {
+	// usedMemoryIDs are the memories in the prompt, in their order there, at most 10.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:MaxLength=128
+	UsedMemoryIDs []string `json:"usedMemoryIDs,omitempty"`
+
+	// droppedMemoryIDs are the memories over the cap, most relevant first, of which at most 54 are listed.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=54
+	// +kubebuilder:validation:items:MaxLength=128
+	DroppedMemoryIDs []string `json:"droppedMemoryIDs,omitempty"`
+
+	// usedEnrichmentIDs are the enrichments in the prompt, in their order there, at most 8.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=128
+	UsedEnrichmentIDs []string `json:"usedEnrichmentIDs,omitempty"`
+
+	// droppedEnrichmentIDs are the enrichments over the cap, most important first, then those of audience Product, of
+	// which at most 56 are listed.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=56
+	// +kubebuilder:validation:items:MaxLength=128
+	DroppedEnrichmentIDs []string `json:"droppedEnrichmentIDs,omitempty"`
+
+	// usedGuardrailIDs are the guardrails in the prompt: the profile's, then the Turn's, each as they were given, of which
+	// at most 32 are listed.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=128
+	UsedGuardrailIDs []string `json:"usedGuardrailIDs,omitempty"`
+
+	// usedOverlayIDs are the overlays in the prompt: the profile's, then the Turn's, each as they were given, of which at
+	// most 32 are listed.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=128
+	UsedOverlayIDs []string `json:"usedOverlayIDs,omitempty"`
 }
 
 // PromptProfileRevision names one version of a profile.

@@ -52,6 +52,11 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.parameters) == has(oldSelf.parameters)",message="parameters must not change: create a new Turn instead",fieldPath=".parameters"
 // +kubebuilder:validation:XValidation:rule="has(self.history) == has(oldSelf.history)",message="history must not change: create a new Turn instead",fieldPath=".history"
 // +kubebuilder:validation:XValidation:rule="has(self.context) == has(oldSelf.context)",message="context must not change: create a new Turn instead",fieldPath=".context"
+// +kubebuilder:validation:XValidation:rule="has(self.model) == has(oldSelf.model)",message="model must not change: create a new Turn instead",fieldPath=".model"
+// +kubebuilder:validation:XValidation:rule="has(self.promptMode) == has(oldSelf.promptMode)",message="promptMode must not change: create a new Turn instead",fieldPath=".promptMode"
+// +kubebuilder:validation:XValidation:rule="has(self.depth) == has(oldSelf.depth)",message="depth must not change: create a new Turn instead",fieldPath=".depth"
+// +kubebuilder:validation:XValidation:rule="has(self.shaping) == has(oldSelf.shaping)",message="shaping must not change: create a new Turn instead",fieldPath=".shaping"
+// +kubebuilder:validation:XValidation:rule="has(self.guardrails) == has(oldSelf.guardrails)",message="guardrails must not change: create a new Turn instead",fieldPath=".guardrails"
 // +kubebuilder:validation:XValidation:rule="has(self.limits) == has(oldSelf.limits)",message="limits must not change: create a new Turn instead",fieldPath=".limits"
 type TurnSpec struct {
 	// agentRef names the Agent that answers. A Turn may be created before its Agent.
@@ -78,11 +83,11 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="parameters must not change: create a new Turn instead"
 	Parameters []Parameter `json:"parameters,omitempty"`
 
-	// history is what was said before, oldest first, 1 to 64 messages.
+	// history is what was said before, oldest first, 1 to 256 messages.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="history must not change: create a new Turn instead"
 	History []HistoryMessage `json:"history,omitempty"`
 
@@ -90,6 +95,42 @@ type TurnSpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="context must not change: create a new Turn instead"
 	Context *TurnContext `json:"context,omitempty"`
+
+	// shaping says how the answer should be, after what the profile says.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="shaping must not change: create a new Turn instead"
+	Shaping *Shaping `json:"shaping,omitempty"`
+
+	// guardrails constrain all other instructions, 1 to 32, after those of the profile.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="guardrails must not change: create a new Turn instead"
+	Guardrails []Guardrail `json:"guardrails,omitempty"`
+
+	// promptMode of this Turn's system prompt: Full, Minimal, Task or None. Default: the profile's mode, else Minimal for
+	// a sub-agent (a depth above 0), else Full.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="promptMode must not change: create a new Turn instead"
+	PromptMode PromptMode `json:"promptMode,omitempty"`
+
+	// depth is how many agents have handed this request on, from 0 (the default: it is a user's) to 8. Above 0 the agent
+	// works as a sub-agent: its mode is Minimal where nothing else says, and its section sub_agent tells the model so.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=8
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="depth must not change: create a new Turn instead"
+	Depth *int32 `json:"depth,omitempty"`
+
+	// model of the Agent's chain that is asked first, as MODEL or PROVIDER:MODEL, which is split at the first colon; at
+	// most 512 characters. The rest of the chain stands by in its order. Default: the first of the chain.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="model must not change: create a new Turn instead"
+	Model string `json:"model,omitempty"`
 
 	// citations says whether the result lists the sources of the facts it was given. Default Show.
 	// +optional
@@ -152,41 +193,6 @@ type HistoryMessage struct {
 	// +kubebuilder:validation:MaxLength=16384
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="content must not hold the character U+0000"
 	Content string `json:"content"`
-}
-
-// TurnContext is what the caller knows. All of it reaches the model as data that cannot instruct it.
-// +kubebuilder:validation:MinProperties=1
-type TurnContext struct {
-	// facts that bear on the request, in the order they are shown to the model, 1 to 64.
-	// +optional
-	// +listType=map
-	// +listMapKey=id
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=64
-	Facts []Fact `json:"facts,omitempty"`
-}
-
-// Fact is a piece of text with a source.
-type Fact struct {
-	// id of the fact, unique in this Turn, at most 128 characters.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="id must not hold the character U+0000"
-	ID string `json:"id"`
-
-	// text of the fact, 1 to 4096 characters.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=4096
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="text must not hold the character U+0000"
-	Text string `json:"text"`
-
-	// source the fact was taken from, such as notes/project.md, at most 512 characters. The result cites it.
-	// +optional
-	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="source must not hold the character U+0000"
-	Source string `json:"source,omitempty"`
 }
 
 // Turn is one request to an agent: bounded, recorded, and run to its end once.

@@ -21,7 +21,14 @@ var _ = Describe("Agent", func() {
 		spec := accepted(ctx, agentBase, `{}`)
 		Expect(spec).To(HaveKeyWithValue("timeZone", "UTC"))
 		Expect(spec).To(HaveKeyWithValue("decisionKey", "support.chat.turn"))
-		Expect(spec).NotTo(HaveKey("maxParallelTurns"))
+		Expect(spec).To(HaveKeyWithValue("thinking", "Off"))
+		Expect(spec).To(HaveKeyWithValue("contributionTrust", "Untrusted"))
+		Expect(spec).NotTo(Or(HaveKey("maxParallelTurns"), HaveKey("memory"), HaveKey("skills")))
+	})
+	It("has defaults below", func(ctx SpecContext) {
+		spec := accepted(ctx, agentBase, `spec: {memory: {}, contributions: [{name: a, text: t}]}`)
+		Expect(asJSON(spec["memory"])).To(MatchJSON(`{"maxItems": 10}`))
+		Expect(asJSON(spec["contributions"])).To(MatchJSON(`[{"name": "a", "text": "t", "trust": "Untrusted", "maxChars": 20000}]`))
 	})
 
 	DescribeTable("accepts",
@@ -33,6 +40,14 @@ var _ = Describe("Agent", func() {
   {providerRef: {name: a}, model: m, parameters: {temperature: "2.0"}},
   {providerRef: {name: a}, model: m, parameters: {temperature: "1.999999", maxOutputTokens: 1000000}}]}`),
 		Entry("the longest reference", `spec: {promptProfileRef: {name: `+strings.Repeat("a", 253)+`}}`),
+		Entry("skills", `spec: {skills: {loaded: [triage, a_B-1], available: [refunds]}}`),
+		Entry("as many skills as it may have", `spec: {skills: {loaded: [`+numbered(32, "l%d")+`], available: [`+numbered(32, "a%d")+`]}}`),
+		Entry("thinking at its most", `spec: {thinking: High}`),
+		Entry("thinking that is said to be off", `spec: {thinking: "Off"}`),
+		Entry("no memories", `spec: {memory: {maxItems: 0}}`),
+		Entry("trusted contributions", `spec: {contributionTrust: Trusted, contributions: [
+  {name: rules, text: Open on weekdays., trust: Trusted}, {name: policy, configMapKeyRef: {name: policies, key: refunds.md}}]}`),
+		Entry("as many contributions as it may have", `spec: {contributions: [`+numbered(16, "{name: c%d, text: t}")+`]}`),
 		Entry("limits at their bounds", `spec: {limits: {timeoutSeconds: 86400, startingDeadlineSeconds: 604800}, maxParallelTurns: 10000}`),
 	)
 
@@ -65,6 +80,22 @@ var _ = Describe("Agent", func() {
 		Entry("no parallel Turns", `spec: {maxParallelTurns: 0}`, "spec.maxParallelTurns", "greater than or equal to 1"),
 		Entry("too long a description", `spec: {description: `+strings.Repeat("d", 1025)+`}`, "spec.description", "1024"),
 		Entry("too long instructions", `spec: {instructions: `+strings.Repeat("i", 65537)+`}`, "spec.instructions", "65536"),
+		Entry("empty skills", `spec: {skills: {}}`, "spec.skills", "at least 1 properties"),
+		Entry("the same skill twice", `spec: {skills: {loaded: [a, a]}}`, "spec.skills.loaded[1]", "Duplicate value"),
+		Entry("a skill without a key", `spec: {skills: {available: [""]}}`, "spec.skills.available[0]", "at least 1 chars long"),
+		Entry("too long a key", `spec: {skills: {available: [`+strings.Repeat("k", 64)+`]}}`, "spec.skills.available[0]", "63"),
+		Entry("too many skills", `spec: {skills: {loaded: [`+numbered(33, "s%d")+`]}}`, "spec.skills.loaded", "must have at most 32 items"),
+		Entry("an unknown level of thinking", `spec: {thinking: Hard}`, "spec.thinking", `supported values: "Off", "Low", "Medium", "High"`),
+		Entry("thinking that YAML takes for a boolean", `spec: {thinking: Off}`, "spec.thinking", "must be of type string"),
+		Entry("a negative number of memories", `spec: {memory: {maxItems: -1}}`, "spec.memory.maxItems", "greater than or equal to 0"),
+		Entry("too many memories", `spec: {memory: {maxItems: 11}}`, "spec.memory.maxItems", "less than or equal to 10"),
+		Entry("an unknown trust", `spec: {contributionTrust: All}`, "spec.contributionTrust", `supported values: "Trusted", "Untrusted"`),
+		Entry("a contribution without a text", `spec: {contributions: [{name: a}]}`,
+			"spec.contributions[0]", "exactly one of text and configMapKeyRef must be given"),
+		Entry("the same contribution twice", `spec: {contributions: [{name: a, text: t}, {name: a, text: u}]}`,
+			"spec.contributions[1]", "Duplicate value"),
+		Entry("too many contributions", `spec: {contributions: [`+numbered(17, "{name: c%d, text: t}")+`]}`,
+			"spec.contributions", "must have at most 16 items"),
 		Entry("empty limits", `spec: {limits: {}}`, "spec.limits", "at least 1 properties"),
 		Entry("no time", `spec: {limits: {timeoutSeconds: 0}}`, "spec.limits.timeoutSeconds", "greater than or equal to 1"),
 		Entry("more than a day", `spec: {limits: {timeoutSeconds: 86401}}`, "spec.limits.timeoutSeconds", "less than or equal to 86400"),

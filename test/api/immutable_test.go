@@ -25,6 +25,11 @@ spec:
   parameters: [{name: a, value: x}]
   history: [{role: User, content: Hello}]
   context: {facts: [{id: a, text: x}]}
+  shaping: {mode: review}
+  guardrails: [{id: a, rule: x, priority: Low, kind: ToneConstraint}]
+  promptMode: Task
+  depth: 1
+  model: demo-large
   citations: Hide
   limits: {timeoutSeconds: 30}
   execution: PrepareOnly
@@ -50,6 +55,11 @@ var immutableFields = map[string]string{
 	"parameters": `spec: {parameters: [{name: a, value: changed}]}`,
 	"history":    `spec: {history: [{role: Assistant, content: Hello}]}`,
 	"context":    `spec: {context: {facts: [{id: a, text: changed}]}}`,
+	"shaping":    `spec: {shaping: {mode: changed}}`,
+	"guardrails": `spec: {guardrails: [{id: a, rule: changed}]}`,
+	"promptMode": `spec: {promptMode: Minimal}`,
+	"depth":      `spec: {depth: 2}`,
+	"model":      `spec: {model: "demo:demo-large"}`,
 	"citations":  `spec: {citations: VALUE}`,
 	"limits":     `spec: {limits: {timeoutSeconds: 31}}`,
 	"execution":  `spec: {execution: VALUE}`,
@@ -118,8 +128,28 @@ var _ = Describe("a stored Turn", func() {
 	It("refuses the addition of a fact", func(ctx SpecContext) {
 		refusesChange(ctx, fullTurn, `spec: {context: {facts: [{id: a, text: x}, {id: b, text: z}]}}`, "spec.context", frozen("context"))
 	})
+	DescribeTable("refuses the addition below",
+		func(ctx SpecContext, patch, field, message string) {
+			refusesChange(ctx, fullTurn, patch, field, message)
+		},
+		Entry("context: contributions", `spec: {context: {contributions: [{name: a, text: x}]}}`, "spec.context", frozen("context")),
+		Entry("context: memories", `spec: {context: {memories: [{id: a, text: x}]}}`, "spec.context", frozen("context")),
+		Entry("context: enrichments", `spec: {context: {enrichments: [{id: a, content: x}]}}`, "spec.context", frozen("context")),
+		Entry("context: preferences", `spec: {context: {preferences: [x]}}`, "spec.context", frozen("context")),
+		Entry("context: session", `spec: {context: {session: {state: Cold}}}`, "spec.context", frozen("context")),
+		Entry("context: skill", `spec: {context: {skill: x}}`, "spec.context", frozen("context")),
+		Entry("shaping: overlays", `spec: {shaping: {overlays: [{id: a, text: x}]}}`, "spec.shaping", frozen("shaping")),
+		Entry("shaping: expression", `spec: {shaping: {expression: {humor: "Off"}}}`, "spec.shaping", frozen("shaping")),
+		Entry("shaping: responseStyle", `spec: {shaping: {responseStyle: {preferMarkdown: false}}}`, "spec.shaping", frozen("shaping")),
+		Entry("guardrails: a source", `spec: {guardrails: [{id: a, source: s, rule: x, priority: Low, kind: ToneConstraint}]}`,
+			"spec.guardrails", frozen("guardrails")),
+	)
 	It("refuses an empty list where there was none", func(ctx SpecContext) {
 		refusesChange(ctx, bareTurn, `spec: {history: []}`, "spec.history", frozen("history"))
+		refusesChange(ctx, bareTurn, `spec: {guardrails: []}`, "spec.guardrails", frozen("guardrails"))
+	})
+	It("refuses a depth of 0 where there was none", func(ctx SpecContext) {
+		refusesChange(ctx, bareTurn, `spec: {depth: 0}`, "spec.depth", frozen("depth"))
 	})
 
 	It("may be suspended and made active again", func(ctx SpecContext) {

@@ -39,9 +39,20 @@ status:
     promptRenderHash: aa
     promptHash: cc
     contextHash: bb
+    mode: Full
+    sections: [agent, instructions]
     stableChars: 1
     dynamicChars: 1
+    toolCount: 0
     messageCount: 2
+    expression: {tone: dry, directness: High, warmth: Medium, humor: "Off", initiative: Low, explanationDensity: Medium}
+    provenance:
+      usedMemoryIDs: [m1]
+      droppedMemoryIDs: [m2]
+      usedEnrichmentIDs: [e1]
+      droppedEnrichmentIDs: [e2]
+      usedGuardrailIDs: [g1]
+      usedOverlayIDs: [o1]
   conditions:
   - {type: Succeeded, status: "True", reason: Completed, message: The model answered, lastTransitionTime: "2026-01-01T00:00:00Z"}
 `
