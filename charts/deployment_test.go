@@ -102,6 +102,19 @@ func TestChartAndConfigSecurePodsAlike(t *testing.T) {
 	}
 }
 
+func TestSkillsAreMountedWhereTheFlagLooks(t *testing.T) {
+	deployment, manager := managerOf(t, renderChart(t, "skillsConfigMap=house-skills"))
+	i := slices.IndexFunc(manager.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "skills" })
+	if i < 0 || manager.VolumeMounts[i].MountPath != "/etc/capstan/skills" || !manager.VolumeMounts[i].ReadOnly {
+		t.Errorf("mounts = %v, want skills at /etc/capstan/skills, to be read only", manager.VolumeMounts)
+	}
+	volumes := deployment.Spec.Template.Spec.Volumes
+	i = slices.IndexFunc(volumes, func(v corev1.Volume) bool { return v.Name == "skills" })
+	if i < 0 || volumes[i].ConfigMap == nil || volumes[i].ConfigMap.Name != "house-skills" {
+		t.Errorf("volumes = %v, want skills from the ConfigMap", volumes)
+	}
+}
+
 func TestArguments(t *testing.T) {
 	defaults := []string{
 		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan", "--leader-elect=true",
@@ -119,6 +132,7 @@ func TestArguments(t *testing.T) {
 		"Logs":       {values: []string{"log.format=console", "log.level=debug"}, want: []string{"--log-format=console", "--log-level=debug"}},
 		"NoLeader":   {values: []string{"leaderElection.enabled=false", "persistence.enabled=true"}, want: []string{"--leader-elect=false"}},
 		"Extra":      {values: []string{"extraArgs={--store=sqlite:///var/lib/capstan/x.db}"}, want: []string{"--store=sqlite:///var/lib/capstan/x.db"}},
+		"Skills":     {values: []string{"skillsConfigMap=house-skills"}, want: []string{"--skills-file=/etc/capstan/skills/skills.yaml"}},
 		"Large":      {values: []string{"maxConcurrentTurns=100000", "probeIntervalSeconds=86400"}, want: []string{"--max-concurrent-turns=100000", "--probe-interval-seconds=86400"}},
 	}
 	for name, tc := range tests {

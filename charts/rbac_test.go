@@ -114,7 +114,7 @@ func checkRule(t *testing.T, rule rbacv1.PolicyRule) {
 	if slices.Contains(rule.Resources, "secrets") && !slices.Equal(rule.Verbs, []string{"get"}) {
 		t.Errorf("verbs on Secrets = %v, want get only: with list or watch every Secret of the namespace can be read", rule.Verbs)
 	}
-	spec := []string{"agents", "modelproviders", "promptprofiles", "turns"}
+	spec := []string{"configmaps", "agents", "modelproviders", "promptprofiles", "turns"}
 	if slices.ContainsFunc(rule.Resources, func(r string) bool { return slices.Contains(spec, r) }) {
 		for _, verb := range []string{"create", "update", "patch"} {
 			if slices.Contains(rule.Verbs, verb) {

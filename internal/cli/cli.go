@@ -4,8 +4,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,6 +39,9 @@ const (
 	ExitFailed = 1
 	// ExitUsage: the flags are wrong, or manifests cannot be read or are invalid.
 	ExitUsage = 2
+	// ExitDiffers: a comparison found a difference. Where one was asked for, ExitUsage is ExitFailed, so that 2 means nothing
+	// else.
+	ExitDiffers = 2
 	// ExitInterrupted: Ctrl-C, or a request to stop.
 	ExitInterrupted = 130
 )
@@ -55,12 +60,26 @@ func Execute(ctx context.Context, env Environment, args []string) int {
 	if err == nil {
 		return ExitOK
 	}
+	if errors.Is(err, errDiffer) {
+		return ExitDiffers
+	}
 	code, message := explain(err)
 	if code == ExitUsage && !isProblemOfInput(err) {
 		message += fmt.Sprintf("\nRun '%s --help' for usage.", ran.CommandPath())
 	}
+	if code == ExitUsage && compares(ran, args) {
+		code = ExitFailed
+	}
 	env.tell("%s: %s", root.DisplayName(), message)
 	return code
+}
+
+// compares reports whether a comparison was asked for. It looks at the words of the command line, since flags that are
+// wrong are not parsed to the end.
+func compares(ran *cobra.Command, args []string) bool {
+	return ran.Flags().Lookup(diffFlag) != nil && slices.ContainsFunc(args, func(arg string) bool {
+		return arg == "--"+diffFlag || strings.HasPrefix(arg, "--"+diffFlag+"=")
+	})
 }
 
 // Command returns the root command. Its errors are for Execute to tell.
@@ -71,7 +90,9 @@ func Command(env Environment) *cobra.Command {
 		Long: `capstan drives Capstan's engine without a cluster. It reads the manifests that a cluster would get, checks them as a
 cluster would, and makes the same prompts, answers and records of them.
 
-` + exitCodesHelp,
+` + exitCodesHelp + `
+
+With --diff, render has codes of its own: see its help.`,
 		Example: `  # what would the model be told?
   capstan render -f examples/quickstart
 

@@ -82,6 +82,7 @@ func TestHelp(t *testing.T) {
 		got := capstan(t, args...).mustEnd(t, cli.ExitOK)
 		mustSay(t, got.out, "Exit codes:", "  130  interrupted", "Examples:", "-f examples/quickstart")
 	}
+	mustSay(t, capstan(t, "render", "--help").out, "Exit codes with --diff:", "  2    the prompts differ", "--diff OTHER", "--skills-file PATH")
 	mustSay(t, call{program: "kubectl-capstan"}.run(t.Context(), "run", "--help").out, "kubectl capstan run -f PATH")
 }
 
@@ -111,6 +112,8 @@ func TestCompletion(t *testing.T) {
 		"twins":            {[]string{"run", "-f", twins, "--turn", ""}, "default/first\tWhat is up?\nother/first\tWhat is up?\n:4\n"},
 		"broken manifests": {[]string{"run", "-f", broken, "--turn", ""}, ":4\n"},
 		"standard input":   {[]string{"run", "-f", "-", "--turn", ""}, ":4\n"},
+		"old states":       {[]string{"render", "--diff", ""}, "yaml\nyml\njson\n:8\n"},
+		"skills":           {[]string{"run", "--skills-file", ""}, "yaml\nyml\n:8\n"},
 		"folders":          {[]string{"run", "--data-dir", ""}, ":16\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -22,6 +22,7 @@ func (s *source) complete(cmd *cobra.Command) {
 	} {
 		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, f)) // fails for a flag that does not exist only
 	}
+	cobra.CheckErr(cmd.MarkFlagFilename("skills-file", "yaml", "yml"))
 }
 
 // completeTurns lists the Turns of the manifests on the command line. Where those cannot be read it lists none: the

@@ -2,39 +2,81 @@ package cli
 
 import (
 	"context"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-func newRender(env Environment) *cobra.Command {
-	s := newSource(env)
-	cmd := &cobra.Command{
-		Use:   "render -f PATH... [--turn NAME]",
-		Short: "Print the exact messages that a Turn would send",
-		Long: `render prepares a Turn and prints the messages that the first model of its Agent would get, and how they came about. It
-asks no model and needs no Secret. With --now, the same manifests give the same bytes each time.
+// renderer holds the flags of render.
+type renderer struct {
+	*source
+	// other is the path of the old state to compare with, empty for none.
+	other string
+}
+
+// diffFlag is the flag that makes render compare; what exit codes mean depends on it.
+const diffFlag = "diff"
+
+const renderHelp = `render prepares a Turn and prints the messages that the first model of its Agent would get (or the one that the Turn
+names), and how they came about. It asks no model and needs no Secret. With --now, the same manifests give the same bytes
+each time.
 
 The text output puts "| " before each line of a message, and marks where the part of the system prompt ends that
 providers can cache; take -o json for the messages as they are.
 
-` + exitCodesHelp,
-		Example: `  # the messages, to read
+With --diff it prints what a change does to the prompt: -f is the new state, OTHER (a file, a directory or -) the old one.
+Objects of OTHER stand in for those of -f with the same kind, namespace and name; what OTHER does not hold counts as
+unchanged and is taken from -f. OTHER may so be a whole folder, or just the one PromptProfile as it was. It must hold
+something that the prompt is made of. Both states are prepared for the same Turn and the same time.
+
+Exit codes:
+  0    the Turn was prepared
+  1    it could not be prepared
+  2    the flags are wrong, or manifests cannot be read or are invalid
+  130  interrupted
+
+Exit codes with --diff:
+  0    the prompts are the same
+  1    anything went wrong, wrong flags and invalid manifests included
+  2    the prompts differ
+  130  interrupted`
+
+const renderExamples = `  # the messages, to read
   capstan render -f examples/quickstart
 
   # the system prompt as it is
   capstan render -f examples/quickstart -o json | jq -r '.messages[0].content'
 
   # one Turn of several, at a given time
-  capstan render -f examples/quickstart --turn open-loops --now 2026-04-09T10:00:00Z`,
-		RunE: func(cmd *cobra.Command, args []string) error { return s.render(cmd.Context(), args) },
+  capstan render -f examples/quickstart --turn open-loops --now 2026-04-09T10:00:00Z
+
+  # what the working tree changes in the prompt, against the main branch
+  git show main:examples/quickstart/promptprofile.yaml | capstan render -f examples/quickstart --diff -`
+
+func newRender(env Environment) *cobra.Command {
+	r := &renderer{source: newSource(env)}
+	cmd := &cobra.Command{
+		Use:   "render -f PATH... [--turn NAME] [--diff OTHER]",
+		Short: "Print the exact messages that a Turn would send",
+		Long:  renderHelp, Example: renderExamples,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed(diffFlag) {
+				return r.compare(cmd.Context(), args)
+			}
+			return r.render(cmd.Context(), args)
+		},
 	}
-	s.addFlags(cmd)
-	s.complete(cmd)
+	r.addFlags(cmd)
+	cmd.Flags().StringVar(&r.other, diffFlag, "", "print what changes in the prompt from `OTHER`, a file, a directory or -, to what -f names")
+	r.complete(cmd)
+	cobra.CheckErr(cmd.MarkFlagFilename(diffFlag, "yaml", "yml", "json"))
 	return cmd
 }
 
@@ -42,39 +84,60 @@ providers can cache; take -o json for the messages as they are.
 type rendering struct {
 	// Messages as the model would get them.
 	Messages []model.Message `json:"messages"`
-	// Tools that the model would be offered; there are none yet.
-	Tools []any `json:"tools"`
+	// Tools that the model would be told of.
+	Tools []prompt.Tool `json:"tools"`
 	// Preparation as a Turn's status has it.
 	Preparation *v1alpha1.Preparation `json:"preparation"`
+	// Assembly is how the content of the messages came about.
+	Assembly turncontext.Assembly `json:"assembly"`
 }
 
-func (s *source) render(ctx context.Context, args []string) error {
-	p, err := s.load(ctx, args)
+func (r *renderer) render(ctx context.Context, args []string) error {
+	p, err := r.load(ctx, args)
 	if err != nil {
 		return err
 	}
-	prepared, err := s.prepare(p)
+	prepared, err := p.prepare(ctx, r.clock()())
 	if err != nil {
-		return fail(ExitFailed, p.located(err.Error()))
+		return err
 	}
-	report := translate.Report(&prepared.Report, prepared.Provider, prepared.Model, len(prepared.Messages))
-	if s.output == outputText {
-		return s.env.print(s.env.forScreen(renderText(p, prepared, report)))
+	if r.output == outputText {
+		return r.env.print(r.env.forScreen(renderText(p, prepared)))
 	}
-	text, err := encode(rendering{Messages: prepared.Messages, Tools: []any{}, Preparation: report}, s.output)
+	text, err := encode(rendering{
+		Messages: prepared.Messages, Tools: append([]prompt.Tool{}, prepared.Tools...),
+		Preparation: preparation(prepared), Assembly: prepared.Assembly,
+	}, r.output)
 	if err != nil {
 		return fail(ExitFailed, err)
 	}
-	return s.env.print(text)
+	return r.env.print(text)
 }
 
-// prepare makes the messages for the first model of the chain, as the start of a run does.
-func (s *source) prepare(p *project) (*prepare.Prepared, error) {
-	in, err := translate.Preparation(p.turn, p.agent, p.profile, s.clock()())
+// preparation is the record of a preparation as a Turn's status has it.
+func preparation(p *prepare.Prepared) *v1alpha1.Preparation {
+	return translate.Report(&p.Report, p.Provider, p.Model, len(p.Messages))
+}
+
+// prepare makes the messages for the model that is asked first, as the start of a run does.
+func (p *project) prepare(ctx context.Context, now time.Time) (*prepare.Prepared, error) {
+	prepared, err := p.messages(ctx, now)
+	if err != nil {
+		return nil, fail(ExitFailed, p.located(err.Error()))
+	}
+	return prepared, nil
+}
+
+func (p *project) messages(ctx context.Context, now time.Time) (*prepare.Prepared, error) {
+	at, err := translate.FirstModel(p.turn, p.agent)
 	if err != nil {
 		return nil, err
 	}
-	first := p.agent.Spec.Models[0]
+	in, err := translate.Preparation(ctx, p.objects(), now)
+	if err != nil {
+		return nil, err
+	}
+	first := p.agent.Spec.Models[at]
 	in.Provider, in.Model = first.ProviderRef.Name, first.Model
 	return prepare.Prepare(in)
 }

@@ -84,19 +84,42 @@ func TestAChangedTurnIsRunAnew(t *testing.T) {
 		"time to live":  {"it has no effect", "turn.yaml", "message:", "ttlSecondsAfterFinished: 5\n  message:", 1},
 		"rotated key":   {"it bears on no answer", "secret.yaml", key, "another", 1},
 		"nothing":       {"comments are no input", "turn.yaml", "kind: Turn", "kind: Turn # mine", 1},
+		"ConfigMap":     {"another text in the prompt", "notes.yaml", "The shop is closed.", "The shop is open.", 2},
+		"other key":     {"nothing refers to it", "notes.yaml", "Pay back within a week.", "Pay back.", 1},
 		"name of files": {"nor is where it stands", "agent.yaml", "kind: Agent", "kind: Agent\n", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			model, url := fake(t, answers)
 			data := t.TempDir()
-			capstan(t, "run", "-f", complete().written(t, url), "--data-dir", data).mustEnd(t, cli.ExitOK)
-			changed := complete().with(t, tc.file, tc.old, tc.new).written(t, url)
+			capstan(t, "run", "-f", noted(t).written(t, url), "--data-dir", data).mustEnd(t, cli.ExitOK)
+			changed := noted(t).with(t, tc.file, tc.old, tc.new).written(t, url)
 			capstan(t, "run", "-f", changed, "--data-dir", data).mustEnd(t, cli.ExitOK)
 			if n := model.Stats().Requests; n != tc.want {
 				t.Errorf("%s: want %d requests for two runs, have %d", tc.reason, tc.want, n)
 			}
 		})
+	}
+}
+
+// noted is complete with a contribution from a ConfigMap.
+func noted(t *testing.T) files {
+	t.Helper()
+	f := complete().with(t, "turn.yaml", "  context:\n", "  context:\n    contributions: [{name: notes, configMapKeyRef: {name: notes, key: today}}]\n")
+	f["notes.yaml"] = notesYAML
+	return f
+}
+
+func TestATurnWithOtherManagerSkillsIsRunAnew(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, answers)
+	dir, data := complete().written(t, url), t.TempDir()
+	for _, content := range []string{"Call.", "Call.", "Write."} {
+		skills := skillFile(t, "- {key: escalate, content: "+content+"}\n")
+		capstan(t, "run", "-f", dir, "--data-dir", data, "--skills-file", skills).mustEnd(t, cli.ExitOK)
+	}
+	if n := model.Stats().Requests; n != 2 {
+		t.Errorf("want a request for each content of the skill, have %d", n)
 	}
 }
 

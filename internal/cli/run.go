@@ -15,6 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -43,9 +44,9 @@ whose status holds the first 32 KiB of the answer. spec.ttlSecondsAfterFinished 
 
 Keys come from Secrets of the manifests, or with --env-secret from the environment. They are never printed or kept.
 
-With --data-dir the journal is kept. The same Turn with the same Agent, PromptProfile, ModelProviders and --now then goes
-on where it stopped, or shows what came of it; what was paid for is not bought again. Anything that changes makes it a
-new Turn.
+With --data-dir the journal is kept. The same Turn with the same Agent, PromptProfile, ModelProviders, ConfigMaps, skills
+and --now then goes on where it stopped, or shows what came of it; what was paid for is not bought again. Anything that
+changes makes it a new Turn.
 
 Ctrl-C stops the run at once; a second one kills the program.
 
@@ -58,6 +59,9 @@ Ctrl-C stops the run at once; a second one kills the program.
 
   # with a key from the environment, and the finished Turn as YAML
   MODEL_KEY=demo-key capstan run -f examples/quickstart --env-secret demo-model/apiKey=MODEL_KEY -o yaml
+
+  # with the skills that the manager offers to every Agent
+  capstan run -f examples/quickstart --skills-file skills.yaml
 
   # so that it can go on after an interruption
   capstan run -f examples/quickstart --data-dir data`,
@@ -86,7 +90,7 @@ func (r *runner) run(ctx context.Context, args []string) error {
 	}
 	t := p.turn.DeepCopy()
 	t.Generation = 1 // as of any object that was created and not changed since
-	if t.UID, err = p.identity(r.now.Time); err != nil {
+	if t.UID, err = p.identity(ctx, r.now.Time); err != nil {
 		return fail(ExitFailed, err)
 	}
 	if endedBefore(t, r.clock()()) {
@@ -146,7 +150,9 @@ func (r *runner) execute(ctx context.Context, p *project, t *v1alpha1.Turn, chai
 		return nil, fail(ExitFailed, fmt.Errorf("failed to load the journal: %w", err))
 	}
 	binding := r.bind(t, past)
-	in, err := translate.Input(t, p.agent, p.profile, chain, t.Status.StartTime.Time)
+	in, err := translate.Input(t, p.agent, chain, func(ctx context.Context) (prepare.Input, error) {
+		return translate.Preparation(ctx, p.objects(), t.Status.StartTime.Time)
+	})
 	if err != nil {
 		return nil, fail(ExitFailed, p.located(err.Error()))
 	}

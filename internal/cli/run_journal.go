@@ -16,6 +16,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -64,7 +65,7 @@ func (s *store) close() error {
 
 // identity returns the UID of the Turn: the same for the same inputs, another for any that differ. What does not bear on
 // the run is no input: desiredState, the time to live, and Secrets, which may be rotated.
-func (p *project) identity(now time.Time) (types.UID, error) {
+func (p *project) identity(ctx context.Context, now time.Time) (types.UID, error) {
 	inputs := struct {
 		Namespace, Turn, Agent, Profile string
 		Now                             time.Time `json:",omitzero"`
@@ -72,10 +73,13 @@ func (p *project) identity(now time.Time) (types.UID, error) {
 		AgentSpec                       v1alpha1.AgentSpec
 		ProfileSpec                     v1alpha1.PromptProfileSpec
 		Providers                       map[string]v1alpha1.ModelProviderSpec
+		ConfigMaps                      map[string]*string `json:",omitempty"`
+		ManagerSkills                   []prepare.Skill    `json:",omitempty"`
 	}{
 		Namespace: p.turn.Namespace, Turn: p.turn.Name, Agent: p.agent.Name, Profile: p.profile.Name, Now: now.UTC(),
 		TurnSpec: *p.turn.Spec.DeepCopy(), AgentSpec: p.agent.Spec, ProfileSpec: p.profile.Spec,
-		Providers: map[string]v1alpha1.ModelProviderSpec{},
+		Providers:  map[string]v1alpha1.ModelProviderSpec{},
+		ConfigMaps: p.contents(ctx, now), ManagerSkills: p.skills,
 	}
 	inputs.TurnSpec.DesiredState, inputs.TurnSpec.TTLSecondsAfterFinished = "", nil
 	for _, m := range p.agent.Spec.Models {
@@ -89,6 +93,17 @@ func (p *project) identity(now time.Time) (types.UID, error) {
 	}
 	const version = 8 // of UUIDs whose making is the maker's own
 	return types.UID(uuid.NewHash(sha256.New(), uuid.Nil, data, version).String()), nil
+}
+
+// contents returns what the objects refer to in ConfigMaps, by name and key, nil for what is missing. What is read to make
+// the messages is what bears on them, so it is found by reading. Where that fails, the run will fail likewise and say why.
+func (p *project) contents(ctx context.Context, now time.Time) map[string]*string {
+	_, _ = translate.Preparation(ctx, p.objects(), now)
+	found := make(map[string]*string, len(p.read))
+	for ref, value := range p.read {
+		found[ref.Name+"/"+ref.Key] = value
+	}
+	return found
 }
 
 // binding is one run's hold on a Turn.

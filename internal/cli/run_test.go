@@ -69,7 +69,7 @@ status:
   decision:
     contextHash: dfaaa448f33b6cc9
     key: support.chat.turn
-    promptRenderHash: 6d4baece648d4ba6b594ae8f2086d70955aa00336120ed549cf7ce05632ab27e
+    promptRenderHash: b45b0aa0938ec9037ef4880ecbd5d5ef4c10fa0355740e72f5a262b3263f719a
     strategy: DirectAnswer
   durationMilliseconds: 0
   executor:
@@ -79,21 +79,30 @@ status:
   preparation:
     contextHash: dfaaa448f33b6cc9
     dynamicChars: 201
+    expression:
+      directness: Medium
+      explanationDensity: Medium
+      humor: Light
+      initiative: Medium
+      warmth: Medium
     messageCount: 4
+    mode: Full
     model: small
-    promptHash: 7bf5ffb9cb992669005975cf207fa69cee9fa9aad3685a045f745ab1515617c9
+    promptHash: 2f4def690ab04ff6f7d05956243e01a9c5fdc28fe0dcd817f1b4c798575b33d3
     promptProfile:
       id: helpdesk.support
       name: support
       version: 1.0.0
-    promptRenderHash: 6d4baece648d4ba6b594ae8f2086d70955aa00336120ed549cf7ce05632ab27e
+    promptRenderHash: b45b0aa0938ec9037ef4880ecbd5d5ef4c10fa0355740e72f5a262b3263f719a
     provider: demo
     sections:
     - agent
     - instructions
     - behavior
+    - tools
     - environment
-    stableChars: 180
+    stableChars: 342
+    toolCount: 0
   result:
     bytes: 12
     citations:

@@ -67,6 +67,12 @@ kind: Secret
 metadata: {name: model-key}
 stringData: {apiKey: ` + key + `}
 `
+	notesYAML = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: notes}
+data: {today: The shop is closed., refunds: Pay back within a week.}
+binaryData: {logo: AP8=}
+`
 	turnYAML = `apiVersion: capstan.dev/v1alpha1
 kind: Turn
 metadata: {name: first}
@@ -78,6 +84,11 @@ spec:
     - {id: f1, text: Nothing much., source: notes/a.md}
 `
 )
+
+// skillOf is the skill refunds, whose content is in a ConfigMap, as a field of a PromptProfile.
+func skillOf(configMap, key string) string {
+	return "  skills: [{key: refunds, name: Refunds, contentFrom: {configMapKeyRef: {name: " + configMap + ", key: " + key + "}}}]\n"
+}
 
 // files are manifests by the name of their file.
 type files map[string]string

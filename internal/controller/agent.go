@@ -2,10 +2,12 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,12 +15,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -26,6 +28,10 @@ import (
 type AgentReconciler struct {
 	Client client.Client
 	Now    func() time.Time
+	// ConfigMaps reads the ConfigMaps of a namespace.
+	ConfigMaps func(namespace string) translate.ConfigMaps
+	// ManagerSkills are available to every Agent.
+	ManagerSkills []prepare.Skill
 }
 
 // SetupWithManager registers the reconciler. An agent is looked at when its spec changes, and when something it refers
@@ -33,25 +39,10 @@ type AgentReconciler struct {
 func (r *AgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Agent{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.PromptProfile{}, r.users(indexAgentProfile)).
-		Watches(&v1alpha1.ModelProvider{}, r.users(indexAgentProvider)).
+		Watches(&v1alpha1.PromptProfile{}, users(r.Client, &v1alpha1.AgentList{}, indexAgentProfile)).
+		Watches(&v1alpha1.ModelProvider{}, users(r.Client, &v1alpha1.AgentList{}, indexAgentProvider)).
+		Watches(&corev1.ConfigMap{}, agentsOfConfigMap(r.Client), builder.OnlyMetadata).
 		Complete(r)
-}
-
-// users maps an object to the agents that refer to it.
-func (r *AgentReconciler) users(index string) handler.EventHandler {
-	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-		var agents v1alpha1.AgentList
-		if err := r.Client.List(ctx, &agents, client.InNamespace(o.GetNamespace()), client.MatchingFields{index: o.GetName()}); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Failed to list the agents that use an object", "object", o.GetName())
-			return nil
-		}
-		var requests []reconcile.Request
-		for i := range agents.Items {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&agents.Items[i])})
-		}
-		return requests
-	})
 }
 
 // Reconcile looks at what one agent refers to and reports.
@@ -121,12 +112,43 @@ func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent)
 	if err != nil {
 		return finding{reason: v1alpha1.ReasonInvalidTimeZone, message: err.Error()}, "", nil //nolint:nilerr // because the error is the finding
 	}
-	system, err := prepare.Sample(translate.Agent(a), translate.Profile(&p), a.Spec.Models[0].Model, r.Now().In(location))
+	report, err := r.sample(ctx, a, &p, r.Now().In(location))
+	if wrong, ok := errors.AsType[*invalid.Error](err); ok {
+		return finding{reason: unrenderedReason(err, wrong.Field), message: wrong.Error()}, "", nil
+	}
 	if err != nil {
-		return finding{reason: v1alpha1.ReasonInvalidInstructions, message: err.Error()}, "", nil //nolint:nilerr // because the error is the finding
+		return finding{}, "", err
 	}
 	resolved := finding{holds: true, reason: v1alpha1.ReasonResolved, message: fmt.Sprintf("PromptProfile %q, version %s", name, p.Spec.Version)}
-	return resolved, system.Report.RenderHash, nil
+	return resolved, report.RenderHash, nil
+}
+
+// unrenderedReason is the reason of an agent that does not render: the field tells whose fault it is.
+func unrenderedReason(err error, field string) string {
+	_, missing := errors.AsType[*translate.MissingError](err)
+	switch {
+	case missing:
+		return v1alpha1.ReasonConfigMapNotFound
+	case strings.HasPrefix(field, "Agent spec.skills."):
+		return v1alpha1.ReasonSkillNotFound
+	case strings.HasPrefix(field, "Agent "):
+		return v1alpha1.ReasonInvalidInstructions
+	}
+	return v1alpha1.ReasonProfileNotReady
+}
+
+// sample renders the agent's prompt as a Turn without parameters would get it.
+func (r *AgentReconciler) sample(ctx context.Context, a *v1alpha1.Agent, p *v1alpha1.PromptProfile, now time.Time) (prompt.Report, error) {
+	maps := r.ConfigMaps(a.Namespace)
+	agent, err := translate.Agent(ctx, a, maps)
+	if err != nil {
+		return prompt.Report{}, err
+	}
+	profile, err := translate.Profile(ctx, p, maps)
+	if err != nil {
+		return prompt.Report{}, err
+	}
+	return prepare.Sample(agent, profile, r.ManagerSkills, a.Spec.Models[0].Model, now)
 }
 
 // resolveModels finds the providers of the agent's chain. An endpoint that is out of reach does not count: the Turn that

@@ -90,6 +90,20 @@ func agentWith(status metav1.ConditionStatus, message string, change ...func(*v1
 	return a
 }
 
+func modelsResolved(status metav1.ConditionStatus) func(*v1alpha1.Agent) {
+	return func(a *v1alpha1.Agent) {
+		a.Status.Conditions = append(a.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionModelsResolved, Status: status, ObservedGeneration: 1})
+	}
+}
+
+// givenBack is a Turn that its executor gave back, to wait for this.
+func givenBack(reason string) func(*v1alpha1.Turn) {
+	return func(t *v1alpha1.Turn) {
+		t.Status.Executor.Name = ""
+		t.Status.Conditions[0].Reason = reason
+	}
+}
+
 func TestDecide(t *testing.T) {
 	ready := agentWith(metav1.ConditionTrue, "")
 	const byDefault = time.Duration(v1alpha1.DefaultStartingDeadlineSeconds) * time.Second
@@ -99,10 +113,11 @@ func TestDecide(t *testing.T) {
 		action: wait, reason: v1alpha1.TurnReasonSuspended, message: "the turn is suspended; set desiredState to Active to go on",
 	}
 	for name, tc := range map[string]struct {
-		turn  *v1alpha1.Turn
-		agent *v1alpha1.Agent
-		lives bool
-		want  decision
+		turn    *v1alpha1.Turn
+		agent   *v1alpha1.Agent
+		lives   bool
+		missing string
+		want    decision
 	}{
 		"a new Turn of a ready agent is admitted": {
 			turn: turnWith(), agent: ready, want: decision{action: admit, after: untilStart},
@@ -222,9 +237,53 @@ func TestDecide(t *testing.T) {
 			turn: turnWith(waitsAs(v1alpha1.TurnReasonQueued, 10*time.Second)), agent: agentWith("", ""),
 			want: decision{action: nothing, after: byDefault - 9*time.Second},
 		},
+		"a Turn that may have its prompt goes on, whatever has become of its profile": {
+			turn:  turnWith(boundTo("e"), started(30*time.Second)),
+			agent: agentWith(metav1.ConditionFalse, "its profile is missing", modelsResolved(metav1.ConditionTrue)),
+			want:  decision{action: admit, after: 30 * time.Second},
+		},
+		"a Turn that has no prompt yet was given back, and waits": {
+			turn:  turnWith(boundTo("e"), started(30*time.Second), givenBack(v1alpha1.TurnReasonWaitingForAgent)),
+			agent: agentWith(metav1.ConditionFalse, "its profile is missing", modelsResolved(metav1.ConditionTrue)),
+			want: decision{
+				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 30 * time.Second,
+				message: `Agent "support" is not ready: its profile is missing`,
+			},
+		},
+		"a Turn that may have its prompt waits for models": {
+			turn:  turnWith(boundTo("e"), started(30*time.Second)),
+			agent: agentWith(metav1.ConditionFalse, "its provider is missing", modelsResolved(metav1.ConditionFalse)),
+			want: decision{
+				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 30 * time.Second,
+				message: `Agent "support" is not ready: its provider is missing`,
+			},
+		},
+		"a Turn whose ConfigMap is missing waits for it, until its time to start is over": {
+			turn: turnWith(), agent: ready, missing: `ConfigMap "terms" does not exist`,
+			want: decision{action: wait, reason: v1alpha1.TurnReasonPending, after: untilStart, message: `ConfigMap "terms" does not exist`},
+		},
+		"an agent that is not ready goes before a ConfigMap that is missing": {
+			turn: turnWith(), missing: `ConfigMap "terms" does not exist`,
+			want: decision{
+				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: untilStart,
+				message: `Agent "support" does not exist in namespace "helpdesk"`,
+			},
+		},
+		"a Turn that waited too long for a ConfigMap says so": {
+			turn:  turnWith(waitsAs(v1alpha1.TurnReasonPending, 11*time.Second), limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(10))})),
+			agent: ready, missing: `ConfigMap "terms" does not exist`,
+			want: decision{
+				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				message: `the turn did not start within 10s (limits.startingDeadlineSeconds); it was Pending: ConfigMap "terms" does not exist`,
+			},
+		},
+		"a Turn that waits for a ConfigMap can be cancelled": {
+			turn: turnWith(desires(v1alpha1.DesiredStateCancelled)), agent: ready, missing: `ConfigMap "terms" does not exist`,
+			want: decision{action: end, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled before it ran"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := decide(view{turn: tc.turn, agent: tc.agent, executorLives: tc.lives, now: now})
+			got := decide(view{turn: tc.turn, agent: tc.agent, executorLives: tc.lives, missing: tc.missing, now: now})
 			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(decision{})); diff != "" {
 				t.Errorf("the decision is another (-want +got):\n%s", diff)
 			}

@@ -11,10 +11,13 @@ import (
 
 // The fields by which the cache finds objects.
 const (
-	indexAgentProfile  = "spec.promptProfileRef.name"
-	indexAgentProvider = "spec.models.providerRef.name"
-	indexTurnAgent     = "spec.agentRef.name"         // of Turns that have not ended
-	indexTurnExecutor  = "status.executor.name:bound" // of Turns that have not ended
+	indexProfileConfigMap = "spec:configMapKeyRef.name"
+	indexAgentProfile     = "spec.promptProfileRef.name"
+	indexAgentProvider    = "spec.models.providerRef.name"
+	indexAgentConfigMap   = "spec:configMapKeyRef.name"
+	indexTurnAgent        = "spec.agentRef.name"         // of Turns that have not ended
+	indexTurnExecutor     = "status.executor.name:bound" // of Turns that have not ended
+	indexTurnConfigMap    = "spec:configMapKeyRef.name"  // of Turns that were never bound
 )
 
 // SetupIndexes makes the cache find objects by what they refer to. It must be called once, before the reconcilers are set up.
@@ -24,6 +27,9 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		field  string
 		values client.IndexerFunc
 	}{
+		{&v1alpha1.PromptProfile{}, indexProfileConfigMap, profileConfigMaps},
+		{&v1alpha1.Agent{}, indexAgentConfigMap, agentConfigMaps},
+		{&v1alpha1.Turn{}, indexTurnConfigMap, awaitedConfigMaps},
 		{&v1alpha1.Agent{}, indexAgentProfile, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.Agent).Spec.PromptProfileRef.Name}
 		}},

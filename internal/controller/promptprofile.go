@@ -2,9 +2,11 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -13,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -28,12 +31,16 @@ const (
 type PromptProfileReconciler struct {
 	Client client.Client
 	Now    func() time.Time
+	// ConfigMaps reads the ConfigMaps of a namespace.
+	ConfigMaps func(namespace string) translate.ConfigMaps
 }
 
-// SetupWithManager registers the reconciler. A profile is looked at when its spec changes.
+// SetupWithManager registers the reconciler. A profile is looked at when its spec changes, and when a ConfigMap that it
+// names appears, changes or goes.
 func (r *PromptProfileReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.PromptProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.ConfigMap{}, users(r.Client, &v1alpha1.PromptProfileList{}, indexProfileConfigMap), builder.OnlyMetadata).
 		Complete(r)
 }
 
@@ -44,30 +51,50 @@ func (r *PromptProfileReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	before := p.Status.DeepCopy()
-	r.report(&p)
+	if err := r.report(ctx, &p); err != nil {
+		return ctrl.Result{}, err
+	}
 	if equality.Semantic.DeepEqual(before, &p.Status) {
 		return ctrl.Result{}, nil
 	}
 	return written(ctrl.Result{}, r.Client.Status().Update(ctx, &p))
 }
 
-func (r *PromptProfileReconciler) report(p *v1alpha1.PromptProfile) {
+// report writes what became of the profile. It returns an error only if a ConfigMap could not be read.
+func (r *PromptProfileReconciler) report(ctx context.Context, p *v1alpha1.PromptProfile) error {
 	now := r.Now()
 	ready := finding{holds: true, reason: v1alpha1.ReasonReady, message: fmt.Sprintf("version %s renders", p.Spec.Version)}
-	system, err := prepare.Sample(prompt.Agent{Name: sampleAgent}, translate.Profile(p), sampleModel, now)
-	if err != nil {
-		ready = finding{reason: v1alpha1.ReasonRenderFailed, message: err.Error()}
-	} else {
+	report, err := r.sample(ctx, p, now)
+	_, isMissing := errors.AsType[*translate.MissingError](err)
+	wrong, isWrong := errors.AsType[*invalid.Error](err)
+	switch {
+	case isMissing:
+		ready = finding{reason: v1alpha1.ReasonConfigMapNotFound, message: err.Error()}
+	case isWrong:
+		ready = finding{reason: v1alpha1.ReasonRenderFailed, message: wrong.Error()}
+	case err != nil:
+		return err
+	default:
 		s := &p.Status
-		s.ObservedVersion, s.RenderHash, s.Sections = p.Spec.Version, system.Report.RenderHash, system.Report.Sections
-		s.StableChars, s.DynamicChars = int64(system.Report.StableChars), int64(system.Report.DynamicChars)
+		s.ObservedVersion, s.RenderHash, s.Sections = p.Spec.Version, report.RenderHash, report.Sections
+		s.StableChars, s.DynamicChars = int64(report.StableChars), int64(report.DynamicChars)
 	}
 	ready.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, now)
-	// Nothing but another text cures a text that does not render: kstatus then need not wait.
-	if ready.holds {
+	// Nothing but another text cures a text that does not render: kstatus then need not wait. A ConfigMap may appear.
+	if ready.holds || isMissing {
 		meta.RemoveStatusCondition(&p.Status.Conditions, v1alpha1.ConditionStalled)
 	} else {
 		finding{holds: true, reason: ready.reason, message: ready.message}.set(&p.Status.Conditions, v1alpha1.ConditionStalled, p.Generation, now)
 	}
 	p.Status.ObservedGeneration = p.Generation
+	return nil
+}
+
+// sample renders the profile as an agent without properties of its own would get it.
+func (r *PromptProfileReconciler) sample(ctx context.Context, p *v1alpha1.PromptProfile, now time.Time) (prompt.Report, error) {
+	profile, err := translate.Profile(ctx, p, r.ConfigMaps(p.Namespace))
+	if err != nil {
+		return prompt.Report{}, err
+	}
+	return prepare.Sample(prepare.Agent{Name: sampleAgent}, profile, nil, sampleModel, now)
 }

@@ -20,6 +20,11 @@ package controller
 // watch a Secret that no object names cannot be found, and no Secret is kept in a cache.
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 
+// Texts of prompts that profiles, agents and Turns take from ConfigMaps: get reads one by the name that such an object
+// gives, when it is used. list and watch are for metadata alone, so that these objects are looked at again when a ConfigMap
+// that they name appears, changes or goes; no text is kept in a cache.
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch
+
 // Events about the four kinds, in the namespaces where these are. A patch raises the count of a repeated Event.
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 

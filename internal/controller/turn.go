@@ -52,12 +52,14 @@ type turnQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 const bindingsAtOnce = 8
 
 // SetupWithManager registers the reconciler. A Turn is looked at when it appears, when its spec changes, when it has
-// ended or was handed back, when its agent changes, and when a place becomes free for it.
+// ended or was handed back, when its agent changes, when a ConfigMap that it waits for appears, and when a place becomes
+// free for it.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.places = newPlaces(func(turn types.NamespacedName) { r.enqueue(reconcile.Request{NamespacedName: turn}) })
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Turn{}, builder.WithPredicates(turnNews())).
 		Watches(&v1alpha1.Agent{}, handler.EnqueueRequestsFromMapFunc(r.waitersOf), builder.WithPredicates(agentNews())).
+		Watches(&corev1.ConfigMap{}, users(r.Client, &v1alpha1.TurnList{}, indexTurnConfigMap), builder.OnlyMetadata, builder.WithPredicates(appears())).
 		WatchesRawSource(source.Func(func(_ context.Context, q turnQueue) error {
 			r.queue.Store(&q)
 			return nil
@@ -192,7 +194,9 @@ func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, erro
 	case !apierrors.IsNotFound(err):
 		return v, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef.Name, err)
 	}
-	return v, nil
+	var err error
+	v.missing, err = missingConfigMap(ctx, r.Client, t)
+	return v, err
 }
 
 // admit binds a Turn if there is a place for it, by one write that claims it.

@@ -1,10 +1,9 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
@@ -44,7 +43,9 @@ type view struct {
 	agent *v1alpha1.Agent
 	// executorLives is whether the executor that the Turn is bound to holds its Lease.
 	executorLives bool
-	now           time.Time
+	// missing says which ConfigMap the Turn waits for, empty if there is none.
+	missing string
+	now     time.Time
 }
 
 // policy is one rule: it decides, or leaves the decision to the next one.
@@ -60,6 +61,7 @@ var policies = []policy{
 	whenStartingDeadlineExceeded,
 	whenDeadlineExceeded,
 	whenAgentNotReady,
+	whenConfigMapMissing,
 }
 
 // decide says what to do about a Turn. It is pure.
@@ -151,7 +153,8 @@ func waited(v view) string {
 	if c := v.turn.StateReason(); c != "" {
 		message = "; it was " + c
 	}
-	if _, why := agentReadiness(v); why != "" {
+	_, why := agentReadiness(v)
+	if why = cmp.Or(why, v.missing); why != "" {
 		message += ": " + why
 	}
 	return message
@@ -165,40 +168,6 @@ func whenDeadlineExceeded(v view) (decision, bool) {
 	limit := v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))
 	return decision{action: ending(v), reason: v1alpha1.TurnReasonDeadlineExceeded, message: fmt.Sprintf(
 		"the turn reached its time limit of %s while no executor ran it%s", limit, waited(v))}, true
-}
-
-// whenAgentNotReady makes a Turn wait for its agent. One that queues keeps its place in the queue for the moment in which
-// a changed agent is looked at.
-func whenAgentNotReady(v view) (decision, bool) {
-	ok, why := agentReadiness(v)
-	if ok {
-		return decision{}, false
-	}
-	d := decision{action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, message: why, after: untilDeadline(v)}
-	if v.turn.StateReason() == v1alpha1.TurnReasonQueued && unchecked(v.agent) {
-		d = decision{action: nothing, after: d.after}
-	}
-	return d, true
-}
-
-// unchecked is an agent whose newest spec nobody has looked at.
-func unchecked(a *v1alpha1.Agent) bool {
-	return a != nil && ready(a.Status.Conditions, a.Generation) == nil
-}
-
-func agentReadiness(v view) (ok bool, why string) {
-	name := v.turn.Spec.AgentRef.Name
-	if v.agent == nil {
-		return false, fmt.Sprintf("Agent %q does not exist in namespace %q", name, v.turn.Namespace)
-	}
-	c := ready(v.agent.Status.Conditions, v.agent.Generation)
-	switch {
-	case c == nil:
-		return false, fmt.Sprintf("Agent %q is not checked yet", name)
-	case c.Status != metav1.ConditionTrue:
-		return false, fmt.Sprintf("Agent %q is not ready: %s", name, c.Message)
-	}
-	return true, ""
 }
 
 func agentLimits(v view) *v1alpha1.Limits {

@@ -23,7 +23,9 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // The causes a run's context is cancelled with, beside turn.ErrCancelled.
@@ -70,6 +72,10 @@ type Executor struct {
 	SweepStore bool
 	// Providers that runs ask.
 	Providers *providers.Cache
+	// ConfigMaps reads the ConfigMaps of a namespace.
+	ConfigMaps func(namespace string) translate.ConfigMaps
+	// ManagerSkills are available to every Agent.
+	ManagerSkills []prepare.Skill
 	// Now is the time of day.
 	Now func() time.Time
 	// Grace is how long runs may go on after the process was asked to stop. They then have a fifth of it, and at least

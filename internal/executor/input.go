@@ -3,18 +3,22 @@ package executor
 import (
 	"context"
 	"fmt"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// input gathers what a run of the Turn needs, all from the cache. It fails if the Agent or its profile has gone since the
-// Turn was bound.
+// input gathers what a run of the Turn needs. It fails if the Agent has gone since the Turn was bound.
 func (r *run) input(ctx context.Context) (turn.Input, error) {
 	ctx = context.WithoutCancel(ctx) // a cancelled Turn has an end to be written, too
 	e, t := r.executor, r.turn
@@ -22,11 +26,6 @@ func (r *run) input(ctx context.Context) (turn.Input, error) {
 	key := types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
 	if err := e.Client.Get(ctx, key, &agent); err != nil {
 		return turn.Input{}, fmt.Errorf("failed to get agent %q: %w", key.Name, err)
-	}
-	var profile v1alpha1.PromptProfile
-	key.Name = agent.Spec.PromptProfileRef.Name
-	if err := e.Client.Get(ctx, key, &profile); err != nil {
-		return turn.Input{}, fmt.Errorf("failed to get prompt profile %q: %w", key.Name, err)
 	}
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
 	for _, m := range agent.Spec.Models {
@@ -37,7 +36,9 @@ func (r *run) input(ctx context.Context) (turn.Input, error) {
 	if t.Status.StartTime != nil {
 		start = t.Status.StartTime.Time
 	}
-	in, err := translate.Input(t, &agent, &profile, chain, start)
+	in, err := translate.Input(t, &agent, chain, func(ctx context.Context) (prepare.Input, error) {
+		return e.preparation(ctx, t, &agent, start)
+	})
 	if err != nil {
 		return turn.Input{}, err
 	}
@@ -46,6 +47,33 @@ func (r *run) input(ctx context.Context) (turn.Input, error) {
 	in.Interrupt = r.interrupt
 	in.HoldAnswer = r.suspended.Load
 	return in, nil
+}
+
+// notReadyError is an agent whose prompts cannot be made; a Turn that has none yet waits for it.
+type notReadyError struct {
+	message string
+}
+
+func (e *notReadyError) Error() string { return e.message }
+
+// preparation returns what the messages of a Turn are made of. It returns a *notReadyError if the profile has gone since the
+// Turn was bound. A Turn that was bound before is bound again even where its agent is not ready, because its journal may have
+// the messages; if they must be made, that is looked at here.
+func (e *Executor) preparation(ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, start time.Time) (prepare.Input, error) {
+	if c := meta.FindStatusCondition(agent.Status.Conditions, v1alpha1.ConditionReady); t.Epoch() > 1 && c != nil && c.Status != metav1.ConditionTrue {
+		return prepare.Input{}, &notReadyError{fmt.Sprintf("Agent %q is not ready: %s", agent.Name, c.Message)}
+	}
+	var profile v1alpha1.PromptProfile
+	key := types.NamespacedName{Namespace: t.Namespace, Name: agent.Spec.PromptProfileRef.Name}
+	if err := e.Client.Get(ctx, key, &profile); err != nil {
+		if apierrors.IsNotFound(err) {
+			return prepare.Input{}, &notReadyError{fmt.Sprintf("Agent %q is not ready: PromptProfile %q does not exist", agent.Name, key.Name)}
+		}
+		return prepare.Input{}, fmt.Errorf("failed to get prompt profile %q: %w", key.Name, err)
+	}
+	return translate.Preparation(ctx, translate.Objects{
+		Turn: t, Agent: agent, Profile: &profile, ConfigMaps: e.ConfigMaps(t.Namespace), ManagerSkills: e.ManagerSkills,
+	}, start)
 }
 
 // link finds the provider of one model. One that cannot be asked says why when it is its turn in the chain.

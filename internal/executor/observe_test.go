@@ -215,7 +215,7 @@ func TestATurnWhoseJournalFailsEndsAtItsDeadline(t *testing.T) {
 	if got.StateReason() != v1alpha1.TurnReasonDeadlineExceeded {
 		t.Fatalf("the Turn is %q, want DeadlineExceeded: it is bounded even where its record cannot be written", got.StateReason())
 	}
-	if want := "the turn reached its time limit of 1m0s while its journal failed: failed to load the journal of turn \"uid-one\": disk I/O error"; got.Status.Conditions[0].Message != want {
+	if want := "the turn reached its time limit of 1m0s and could not go on: failed to load the journal of turn \"uid-one\": disk I/O error"; got.Status.Conditions[0].Message != want {
 		t.Errorf("message %q, want %q", got.Status.Conditions[0].Message, want)
 	}
 }

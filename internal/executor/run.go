@@ -61,6 +61,7 @@ func (r *run) run(ctx context.Context) {
 	// What became of the Turn is written even if the run was cancelled.
 	write := context.WithoutCancel(ctx)
 	r.unfinished = result == nil
+	notReady, isNotReady := errors.AsType[*notReadyError](err)
 	switch {
 	case result != nil:
 		r.finish(write, result)
@@ -71,6 +72,9 @@ func (r *run) run(ctx context.Context) {
 		log.Info("Left a turn to its new executor")
 	case errors.Is(err, loop.ErrInterrupted) && r.suspended.Load():
 		r.release(write, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to go on")
+	case isNotReady:
+		r.release(write, v1alpha1.TurnReasonWaitingForAgent, notReady.message)
+		log.Info("Handed a turn back", "cause", notReady.message)
 	default:
 		// This holds for a fenced run, too: if the Turn is bound elsewhere, nothing is written; if it is still bound
 		// here, it needs an epoch newer than the journal's.
@@ -79,17 +83,18 @@ func (r *run) run(ctx context.Context) {
 	}
 }
 
-// journalRetries bounds the waits between attempts to go on after the journal failed.
+// The bounds of the waits between attempts to go on, after the journal failed or a ConfigMap could not be read.
 const (
-	journalRetryFirst = 200 * time.Millisecond
-	journalRetryMost  = 10 * time.Second
+	retryFirst = 200 * time.Millisecond
+	retryMost  = 10 * time.Second
 )
 
 // execute runs the engine until the Turn has ended or must stop. A journal that fails, or holds what this run does not
-// know of (an append that was done although it seemed to fail), is read again: the Turn goes on from what it holds.
+// know of (an append that was done although it seemed to fail), is read again: the Turn goes on from what it holds. A
+// ConfigMap that could not be read is read again, too.
 func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = journalRetryFirst, journalRetryMost
+	wait.InitialInterval, wait.MaxInterval = retryFirst, retryMost
 	for {
 		in, err := r.input(ctx)
 		if err != nil {
@@ -100,10 +105,14 @@ func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 		if err == nil || ctx.Err() != nil || isFinal(err) {
 			return result, err
 		}
+		if _, ok := errors.AsType[*notReadyError](err); ok {
+			r.hesitate(ctx)
+			return nil, err
+		}
 		if in.Timeout <= 0 {
-			// The Turn is bounded even where its record cannot be written.
+			// The Turn is bounded even where its record cannot be written, or what it is made of not be read.
 			return &turn.Result{Stop: turn.StopDeadline, Message: fmt.Sprintf(
-				"the turn reached its time limit of %s while its journal failed: %s", in.Limit, err)}, nil
+				"the turn reached its time limit of %s and could not go on: %s", in.Limit, err)}, nil
 		}
 		r.executor.Log.Error(err, "Failed to run a turn, trying again", "turn", client.ObjectKeyFromObject(r.turn))
 		timer := time.NewTimer(wait.NextBackOff())

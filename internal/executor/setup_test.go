@@ -23,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -144,8 +145,14 @@ func newExecutor(t *testing.T, funcs interceptor.Funcs, objects ...client.Object
 	return &Executor{
 		Name: me, Capacity: 10, Client: c, Reader: c, Events: events.NewFakeRecorder(10), Store: store,
 		Engine: &turn.Engine{Journal: store, Now: clock}, Providers: providers.NewCache(nil, clock), Now: clock, Log: logr.Discard(),
-		runs: map[types.UID]*run{}, released: map[types.UID]int64{},
+		ConfigMaps: func(string) translate.ConfigMaps { return noConfigMaps },
+		runs:       map[types.UID]*run{}, released: map[types.UID]int64{},
 	}, store
+}
+
+// noConfigMaps are those of a namespace that has none.
+func noConfigMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+	return translate.ConfigMapValue(ref, nil)
 }
 
 // failing makes writes of status fail: the n-th with the n-th error, nil for none, and all later ones not.

@@ -36,7 +36,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/controller"
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/skillfile"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
@@ -70,6 +72,12 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if err != nil {
 		return err
 	}
+	var skills []prepare.Skill
+	if o.SkillsFile != "" {
+		if skills, err = skillfile.Load(o.SkillsFile); err != nil {
+			return fmt.Errorf("--skills-file: %w", err)
+		}
+	}
 	store, err := sqlite.Open(ctx, path)
 	if err != nil {
 		return err
@@ -86,7 +94,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	}
 	known := providers.NewCache(secretReader(mgr.GetAPIReader()), time.Now)
 	defer known.Close()
-	if err := add(ctx, mgr, o, cfg, store, known, log); err != nil {
+	if err := add(ctx, mgr, o, cfg, store, known, skills, log); err != nil {
 		return err
 	}
 	log.Info("Starting", "executor", o.ExecutorName, "journal", path)
@@ -109,6 +117,7 @@ func newManager(o Options, cfg *rest.Config, log logr.Logger) (ctrl.Manager, err
 		// Names of controllers are checked per process; tests start several managers in one.
 		Controller: config.Controller{SkipNameValidation: new(true)},
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&corev1.ConfigMap{}: {Transform: identityOnly},
 			&coordinationv1.Lease{}: {
 				Namespaces: map[string]cache.Config{o.Namespace: {}},
 				Label:      labels.SelectorFromSet(labels.Set{executor.LeaseLabel: executor.LeaseLabelValue}),
@@ -176,7 +185,7 @@ type everywhere struct{ manager.Runnable }
 func (everywhere) NeedLeaderElection() bool { return false }
 
 // add adds the controllers and the executor.
-func add(ctx context.Context, mgr ctrl.Manager, o Options, cfg *rest.Config, store *sqlite.Store, known *providers.Cache, log logr.Logger) error {
+func add(ctx context.Context, mgr ctrl.Manager, o Options, cfg *rest.Config, store *sqlite.Store, known *providers.Cache, skills []prepare.Skill, log logr.Logger) error {
 	if err := controller.SetupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -188,17 +197,18 @@ func add(ctx context.Context, mgr ctrl.Manager, o Options, cfg *rest.Config, sto
 		return err
 	}
 	now := time.Now
+	configMaps := configMapReader(mgr.GetAPIReader())
 	recorder := mgr.GetEventRecorder("capstan")
 	turns := &controller.TurnReconciler{Client: mgr.GetClient(), Events: recorder, Now: now}
 	turns.Executors = &controller.ExecutorReconciler{
 		Client: mgr.GetClient(), Now: now, Namespace: o.Namespace, Self: o.ExecutorName, Turns: turns,
 	}
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
-		&controller.PromptProfileReconciler{Client: mgr.GetClient(), Now: now},
+		&controller.PromptProfileReconciler{Client: mgr.GetClient(), Now: now, ConfigMaps: configMaps},
 		&controller.ModelProviderReconciler{
 			Client: mgr.GetClient(), Providers: known, Now: now, ProbeInterval: time.Duration(o.ProbeIntervalSeconds) * time.Second,
 		},
-		&controller.AgentReconciler{Client: mgr.GetClient(), Now: now},
+		&controller.AgentReconciler{Client: mgr.GetClient(), Now: now, ConfigMaps: configMaps, ManagerSkills: skills},
 		turns,
 		turns.Executors,
 	} {
@@ -210,7 +220,7 @@ func add(ctx context.Context, mgr ctrl.Manager, o Options, cfg *rest.Config, sto
 		Name: o.ExecutorName, Capacity: o.MaxConcurrentTurns, Namespace: o.Namespace,
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: clientset, Events: recorder,
 		Engine: &turn.Engine{Journal: store, Now: now}, Store: store, SweepStore: len(o.WatchNamespaces) == 0,
-		Providers: known, Now: now, Grace: o.grace(), Log: log.WithName("executor"),
+		Providers: known, ConfigMaps: configMaps, ManagerSkills: skills, Now: now, Grace: o.grace(), Log: log.WithName("executor"),
 	})
 }
 

@@ -44,6 +44,8 @@ type Options struct {
 	LogFormat, LogLevel string
 	// ShutdownGraceSeconds is how long runs may go on after the process was asked to stop, from 0.
 	ShutdownGraceSeconds int
+	// SkillsFile is the path of a file with skills that are available to every Agent; empty for none.
+	SkillsFile string
 	// ProbeIntervalSeconds is the time between two probes of a model provider, at least 1.
 	ProbeIntervalSeconds int
 }
@@ -64,6 +66,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.LogFormat, "log-format", "json", "json or console")
 	f.StringVar(&o.LogLevel, "log-level", "info", "error, info or debug")
 	f.IntVar(&o.ShutdownGraceSeconds, "shutdown-grace-seconds", 25, "how long model requests in flight may go on when the process is asked to stop, in seconds; what is left then is handed back. Keep it below the pod's termination grace period")
+	f.StringVar(&o.SkillsFile, "skills-file", "", "path of a YAML file with skills that are available to every Agent: a list of key, name, description and content; read once, at the start")
 	f.IntVar(&o.ProbeIntervalSeconds, "probe-interval-seconds", 60, "time between two probes of a model provider, in seconds; a probe costs no tokens")
 }
 

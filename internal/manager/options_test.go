@@ -58,6 +58,7 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 		{"CAPSTAN_LOG_LEVEL", "debug", "log-level"},
 		{"CAPSTAN_SHUTDOWN_GRACE_SECONDS", "3", "shutdown-grace-seconds"},
 		{"CAPSTAN_PROBE_INTERVAL_SECONDS", "4", "probe-interval-seconds"},
+		{"CAPSTAN_SKILLS_FILE", "/skills.yaml", "skills-file"},
 	} {
 		t.Run(tc.flag, func(t *testing.T) {
 			var o Options
@@ -81,8 +82,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 14 {
-		t.Errorf("there are %d flags; the table above has 14", count)
+	if count != 15 {
+		t.Errorf("there are %d flags; the table above has 15", count)
 	}
 }
 

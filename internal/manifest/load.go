@@ -27,7 +27,7 @@ type Options struct {
 }
 
 // Load reads the manifests of files, of directories with all below them, and, for the path "-", of standard input. It
-// keeps Agents, PromptProfiles, ModelProviders, Turns and Secrets. If anything is wrong, the error is an Errors with all
+// keeps Agents, PromptProfiles, ModelProviders, Turns, ConfigMaps and Secrets. If anything is wrong, the error is an Errors with all
 // there is to correct, or says that the embedded schemas cannot be used.
 func Load(ctx context.Context, paths []string, opts Options) (*Set, error) {
 	if len(paths) == 0 {
@@ -119,6 +119,8 @@ func (l *loader) add(ctx context.Context, at origin, object map[string]any) {
 		l.addOurs(ctx, at, version, kind, object)
 	case apiVersion == "v1" && kind == "Secret":
 		l.addSecret(ctx, at, object)
+	case apiVersion == "v1" && kind == "ConfigMap":
+		l.addConfigMap(ctx, at, object)
 	default:
 		l.set.Ignored = append(l.set.Ignored, fmt.Sprintf("%s: %s: left out, since Capstan does not use %s of %s",
 			at, describe(kind, "", nameOf(object)), kind, apiVersion))
@@ -130,7 +132,7 @@ func isList(version schema.GroupVersion, kind string) bool {
 	if version.Group == v1alpha1.GroupVersion.Group {
 		return strings.HasSuffix(kind, "List")
 	}
-	return version.String() == "v1" && (kind == "List" || kind == "SecretList")
+	return version.String() == "v1" && slices.Contains([]string{"List", "SecretList", "ConfigMapList"}, kind)
 }
 
 func (l *loader) addItems(ctx context.Context, at origin, kind string, list map[string]any) {

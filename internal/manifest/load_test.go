@@ -211,6 +211,29 @@ func TestLoadRefuses(t *testing.T) {
 				"a.yaml: Secret default/s: stringData[port]: must be a text: put it in quotes",
 			},
 		},
+		"a ConfigMap that a server would refuse": {
+			"the slip would show as a prompt without the text",
+			map[string]string{"a.yaml": configMap + "immutable: \"no\"\ndta: {k: v}\ndata: {\"a b\": x, port: 5, twice: x}\nbinaryData: {twice: eA==, raw: \"!\"}\n"},
+			[]string{
+				"a.yaml: ConfigMap default/notes: dta: unknown field: check its spelling and indentation",
+				"a.yaml: ConfigMap default/notes: immutable: must be true or false",
+				"a.yaml: ConfigMap default/notes: data[a b]: a valid config key must consist of alphanumeric characters, '-', '_' or '.' " +
+					"(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')",
+				"a.yaml: ConfigMap default/notes: data[port]: must be a text: put it in quotes",
+				"a.yaml: ConfigMap default/notes: binaryData[raw]: must be base64: use data for a value that is not encoded",
+				"a.yaml: ConfigMap default/notes: binaryData[twice]: must not be in data too",
+			},
+		},
+		"a ConfigMap beyond 1 MiB": {
+			"no cluster would take it",
+			map[string]string{"a.yaml": configMap + "data: {k: " + strings.Repeat("x", 1<<20) + ", l: x}\n"},
+			[]string{"a.yaml: ConfigMap default/notes: must hold at most 1048576 bytes: it has 1048577"},
+		},
+		"the same ConfigMap twice": {
+			"one of them would be lost",
+			map[string]string{"a.yaml": configMap, "b.yaml": configMap},
+			[]string{"b.yaml: ConfigMap default/notes: metadata.name: must be unique: a.yaml holds the same object"},
+		},
 		"a directory without manifests": {
 			"the path is probably wrong",
 			map[string]string{"README.md": "x"},

@@ -11,13 +11,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
-	"k8s.io/apimachinery/pkg/api/operation"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // secretFields are the fields of a Secret beside its metadata.
@@ -35,32 +31,8 @@ func (l *loader) addSecret(ctx context.Context, at origin, object map[string]any
 func readSecret(ctx context.Context, object map[string]any, namespace string) (*corev1.Secret, []finding) {
 	secret := &corev1.Secret{Data: map[string][]byte{}}
 	secret.APIVersion, secret.Kind = "v1", "Secret"
-	meta, present, unknown, err := objectmeta.GetObjectMetaWithOptions(object, objectmeta.ObjectMetaOptions{ReturnUnknownFieldPaths: true})
-	if err != nil {
-		secret.Name, secret.Namespace = nameOf(object), namespace
-		return secret, []finding{malformed(err)}
-	}
-	if !present {
-		meta = &metav1.ObjectMeta{}
-	}
-	for _, name := range slices.Sorted(maps.Keys(object)) {
-		if !slices.Contains(secretFields, name) {
-			unknown = append(unknown, name)
-		}
-	}
-	var findings []finding
-	for _, path := range unknown {
-		findings = append(findings, finding{path, "unknown field: check its spelling and indentation"})
-	}
-	forgetServer(meta)
-	if meta.Namespace == "" {
-		meta.Namespace = namespace
-	}
+	meta, findings := readMeta(ctx, object, namespace, secretFields)
 	secret.ObjectMeta = *meta
-	for _, problem := range apivalidation.ValidateObjectMetaDeclaratively(ctx, operation.Create, meta, nil, true,
-		apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"), true) {
-		findings = append(findings, finding{problem.Field, shorten(problem).ErrorBody()})
-	}
 	return secret, append(findings, readValues(object, secret)...)
 }
 
@@ -72,11 +44,9 @@ func readValues(object map[string]any, secret *corev1.Secret) []finding {
 	} else if object["type"] != nil {
 		findings = append(findings, finding{"type", "must be a text"})
 	}
-	if immutable, ok := object["immutable"].(bool); ok {
-		secret.Immutable = &immutable
-	} else if object["immutable"] != nil {
-		findings = append(findings, finding{"immutable", "must be true or false"})
-	}
+	var wrong []finding
+	secret.Immutable, wrong = readImmutable(object)
+	findings = append(findings, wrong...)
 	findings = append(findings, eachValue(object, "data", func(key, value string) string {
 		decoded, err := base64.StdEncoding.DecodeString(value)
 		if err != nil {
@@ -89,33 +59,6 @@ func readValues(object map[string]any, secret *corev1.Secret) []finding {
 		secret.Data[key] = []byte(value)
 		return ""
 	})...)
-}
-
-// eachValue calls take with each entry of a field; take returns what is wrong with the value.
-func eachValue(object map[string]any, name string, take func(key, value string) (wrong string)) []finding {
-	if object[name] == nil {
-		return nil
-	}
-	entries, ok := object[name].(map[string]any)
-	if !ok {
-		return []finding{{name, "must be a map of keys and values"}}
-	}
-	var findings []finding
-	for _, key := range slices.Sorted(maps.Keys(entries)) {
-		path := fmt.Sprintf("%s[%s]", name, key)
-		for _, wrong := range validation.IsConfigMapKey(key) {
-			findings = append(findings, finding{path, wrong})
-		}
-		value, ok := entries[key].(string)
-		if !ok && entries[key] != nil {
-			findings = append(findings, finding{path, "must be a text: put it in quotes"})
-			continue
-		}
-		if wrong := take(key, value); wrong != "" {
-			findings = append(findings, finding{path, wrong})
-		}
-	}
-	return findings
 }
 
 // variableName matches the names that environment variables are given by custom, and hardly any credential.

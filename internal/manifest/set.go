@@ -20,23 +20,25 @@ type Set struct {
 	// Ignored has a line for each object that was left out because Capstan has no use for its kind.
 	Ignored []string
 
-	agents    map[types.NamespacedName]*v1alpha1.Agent
-	profiles  map[types.NamespacedName]*v1alpha1.PromptProfile
-	providers map[types.NamespacedName]*v1alpha1.ModelProvider
-	turns     map[types.NamespacedName]*v1alpha1.Turn
-	secrets   map[types.NamespacedName]*corev1.Secret
+	agents     map[types.NamespacedName]*v1alpha1.Agent
+	profiles   map[types.NamespacedName]*v1alpha1.PromptProfile
+	providers  map[types.NamespacedName]*v1alpha1.ModelProvider
+	turns      map[types.NamespacedName]*v1alpha1.Turn
+	secrets    map[types.NamespacedName]*corev1.Secret
+	configMaps map[types.NamespacedName]*corev1.ConfigMap
 	// origins says where each object was read.
 	origins map[objectKey]origin
 }
 
 func newSet() *Set {
 	return &Set{
-		agents:    map[types.NamespacedName]*v1alpha1.Agent{},
-		profiles:  map[types.NamespacedName]*v1alpha1.PromptProfile{},
-		providers: map[types.NamespacedName]*v1alpha1.ModelProvider{},
-		turns:     map[types.NamespacedName]*v1alpha1.Turn{},
-		secrets:   map[types.NamespacedName]*corev1.Secret{},
-		origins:   map[objectKey]origin{},
+		agents:     map[types.NamespacedName]*v1alpha1.Agent{},
+		profiles:   map[types.NamespacedName]*v1alpha1.PromptProfile{},
+		providers:  map[types.NamespacedName]*v1alpha1.ModelProvider{},
+		turns:      map[types.NamespacedName]*v1alpha1.Turn{},
+		secrets:    map[types.NamespacedName]*corev1.Secret{},
+		configMaps: map[types.NamespacedName]*corev1.ConfigMap{},
+		origins:    map[objectKey]origin{},
 	}
 }
 
@@ -62,6 +64,28 @@ func (s *Set) ModelProvider(namespace, name string) (provider *v1alpha1.ModelPro
 func (s *Set) Secret(namespace, name string) (secret *corev1.Secret, ok bool) {
 	secret, ok = s.secrets[types.NamespacedName{Namespace: namespace, Name: name}]
 	return secret, ok
+}
+
+// ConfigMap returns a ConfigMap; ok is false if the manifests do not hold it.
+func (s *Set) ConfigMap(namespace, name string) (configMap *corev1.ConfigMap, ok bool) {
+	configMap, ok = s.configMaps[types.NamespacedName{Namespace: namespace, Name: name}]
+	return configMap, ok
+}
+
+// Over returns a set with the objects of s and, where s lacks an object, that of base. It shares the objects with both and
+// ignores nothing.
+func (s *Set) Over(base *Set) *Set {
+	return &Set{
+		agents: over(s.agents, base.agents), profiles: over(s.profiles, base.profiles), providers: over(s.providers, base.providers),
+		turns: over(s.turns, base.turns), secrets: over(s.secrets, base.secrets), configMaps: over(s.configMaps, base.configMaps),
+		origins: over(s.origins, base.origins),
+	}
+}
+
+func over[K comparable, V any](top, base map[K]V) map[K]V {
+	all := maps.Clone(base)
+	maps.Copy(all, top)
+	return all
 }
 
 // Turns returns all Turns, sorted by namespace and name.

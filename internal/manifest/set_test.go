@@ -45,8 +45,9 @@ func TestObjectsAreAsAfterCreation(t *testing.T) {
 
 func TestIgnored(t *testing.T) {
 	t.Parallel()
-	want := []string{"-:1: ConfigMap notes: left out, since Capstan does not use ConfigMap of v1"}
-	if diff := cmp.Diff(want, loaded(t, configMap, turn).Ignored); diff != "" {
+	service := strings.Replace(configMap, "kind: ConfigMap", "kind: Service", 1)
+	want := []string{"-:1: Service notes: left out, since Capstan does not use Service of v1"}
+	if diff := cmp.Diff(want, loaded(t, service, turn).Ignored); diff != "" {
 		t.Errorf("Ignored (-want +got):\n%s", diff)
 	}
 }
@@ -159,5 +160,55 @@ func TestNamesAndOrigins(t *testing.T) {
 		if (file != "") != tc.wantFile || line != tc.wantLine {
 			t.Errorf("Origin(%q) returned %q, line %d; want a file: %t, line %d", kind, file, line, tc.wantFile, tc.wantLine)
 		}
+	}
+}
+
+func TestConfigMaps(t *testing.T) {
+	t.Parallel()
+	notes := configMap + "immutable: true\ndata: {guide.md: \"# Guide\", empty: null}\nbinaryData: {logo: AP8=}\n"
+	list := "apiVersion: v1\nkind: ConfigMapList\nitems:\n" +
+		"- {apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: helpdesk}, data: {k: v}}\n" +
+		"- {apiVersion: v1, kind: ConfigMap, metadata: {name: b}}\n"
+	set := loaded(t, notes, list, turn)
+	if diff := cmp.Diff([]string{"default/b", "default/notes", "helpdesk/a"}, set.Names("ConfigMap")); diff != "" {
+		t.Errorf("ConfigMaps (-want +got):\n%s", diff)
+	}
+	got, ok := set.ConfigMap("default", "notes")
+	if !ok {
+		t.Fatal("the set lacks ConfigMap default/notes")
+	}
+	if diff := cmp.Diff(map[string]string{"guide.md": "# Guide", "empty": ""}, got.Data); diff != "" {
+		t.Errorf("data (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string][]byte{"logo": {0, 255}}, got.BinaryData); diff != "" {
+		t.Errorf("binaryData (-want +got):\n%s", diff)
+	}
+	if got.Immutable == nil || !*got.Immutable || got.Kind != "ConfigMap" {
+		t.Errorf("kind %q, immutable %v: want them kept", got.Kind, got.Immutable)
+	}
+	if _, ok := set.ConfigMap("helpdesk", "notes"); ok {
+		t.Error("want a ConfigMap of its own namespace only")
+	}
+}
+
+func TestOver(t *testing.T) {
+	t.Parallel()
+	base := loaded(t, agent, turn, configMap+"data: {k: base}\n")
+	top := loaded(t, strings.Replace(turn, "Hello", "Bye", 1), configMap+"data: {k: top}\n", strings.ReplaceAll(turn, "first", "second"))
+	both := top.Over(base)
+	if got, err := both.Turn("first"); err != nil || got.Spec.Message != "Bye" {
+		t.Errorf("Turn returned %v, %v: want the one on top", got, err)
+	}
+	if got, ok := both.ConfigMap("default", "notes"); !ok || got.Data["k"] != "top" {
+		t.Errorf("ConfigMap returned %v: want the one on top", got)
+	}
+	if _, ok := both.Agent("default", "support"); !ok {
+		t.Error("the set lacks the Agent, which the base has alone")
+	}
+	if _, line := both.Origin("Agent", "default", "support"); line != 1 {
+		t.Errorf("the Agent's line is %d, want that of the base, 1", line)
+	}
+	if got, err := base.Turn("first"); err != nil || got.Spec.Message != "Hello" || len(base.Turns()) != 1 {
+		t.Error("the base changed")
 	}
 }

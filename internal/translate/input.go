@@ -3,6 +3,7 @@
 package translate
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -14,81 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
-	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
-
-// Agent returns the part of an Agent that its prompt speaks of.
-func Agent(a *v1alpha1.Agent) prompt.Agent {
-	return prompt.Agent{Name: a.Name, Description: a.Spec.Description, Instructions: a.Spec.Instructions}
-}
-
-// Profile returns what a PromptProfile says.
-func Profile(p *v1alpha1.PromptProfile) prepare.Profile {
-	out := prepare.Profile{
-		Name: p.Name, ID: p.Spec.ID, Version: p.Spec.Version, Generation: p.Generation, Tags: p.Spec.Tags,
-		Profile: prompt.Profile{Instructions: p.Spec.Instructions},
-	}
-	if id := p.Spec.Identity; id != nil {
-		out.AssistantName, out.SystemPrompt, out.DeveloperPrompt = id.AssistantName, id.SystemPrompt, id.DeveloperPrompt
-	}
-	if o := p.Spec.Overrides; o != nil {
-		out.Behavior = o.Behavior
-	}
-	for _, v := range p.Spec.Variables {
-		variable := prepare.Variable{Name: v.Name, Required: v.Required, Trusted: v.Trust == v1alpha1.TrustTrusted}
-		if v.Default != nil {
-			variable.Default = *v.Default
-		}
-		out.Variables = append(out.Variables, variable)
-	}
-	return out
-}
-
-// Location returns the agent's time zone. It fails for a name that the time zone database does not know.
-func Location(a *v1alpha1.Agent) (*time.Location, error) {
-	name := a.Spec.TimeZone
-	if name == "" || name == "Local" {
-		name = "UTC"
-	}
-	loc, err := time.LoadLocation(name)
-	if err != nil || a.Spec.TimeZone == "Local" {
-		return nil, fmt.Errorf("Agent spec.timeZone: %q is not an IANA time zone: use a name such as Europe/Berlin or UTC", a.Spec.TimeZone)
-	}
-	return loc, nil
-}
-
-// Preparation returns what the messages of a Turn are made of; now is the time they speak of. It fails for an unknown
-// time zone and for a spec that is too large.
-func Preparation(t *v1alpha1.Turn, a *v1alpha1.Agent, p *v1alpha1.PromptProfile, now time.Time) (prepare.Input, error) {
-	if err := t.Spec.CheckSize(); err != nil {
-		return prepare.Input{}, fmt.Errorf("Turn %q: %w", t.Name, err) //nolint:staticcheck // because it begins with the name of a kind
-	}
-	loc, err := Location(a)
-	if err != nil {
-		return prepare.Input{}, err
-	}
-	in := prepare.Input{
-		Agent: Agent(a), Profile: Profile(p), TurnName: t.Name, TurnNamespace: t.Namespace,
-		Parameters: map[string]string{}, Message: t.Spec.Message, Now: now.In(loc),
-	}
-	for _, v := range t.Spec.Parameters {
-		in.Parameters[v.Name] = v.Value
-	}
-	for _, h := range t.Spec.History {
-		role := model.RoleUser
-		if h.Role == v1alpha1.HistoryRoleAssistant {
-			role = model.RoleAssistant
-		}
-		in.History = append(in.History, prepare.HistoryMessage{Role: role, Content: h.Content})
-	}
-	if c := t.Spec.Context; c != nil {
-		for _, f := range c.Facts {
-			in.Facts = append(in.Facts, prepare.Fact{ID: f.ID, Text: f.Text, Source: f.Source})
-		}
-	}
-	return in, nil
-}
 
 // Link is one model of an agent's chain with what it takes to ask it.
 type Link struct {
@@ -100,13 +28,10 @@ type Link struct {
 	Provider model.Provider
 }
 
-// Input returns the input of a Turn's run: what is asked, of which models, and for how long. now is the time the messages
-// speak of; what changes from run to run (UID, epoch, time left, interrupts) is the caller's to fill in.
-func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, p *v1alpha1.PromptProfile, chain []Link, now time.Time) (turn.Input, error) {
-	preparation, err := Preparation(t, a, p, now)
-	if err != nil {
-		return turn.Input{}, err
-	}
+// Input returns the input of a Turn's run: what is asked, of which models, and for how long. preparation returns what the
+// messages are made of, as Preparation does; what changes from run to run (epoch, time left, interrupts) is the caller's to
+// fill in. A model that the Turn names and its Agent does not have ends the run when messages are to be made.
+func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, preparation func(context.Context) (prepare.Input, error)) (turn.Input, error) {
 	limit := v1alpha1.Timeout(t.Spec.Limits, a.Spec.Limits)
 	in := turn.Input{
 		UID: string(t.UID), Timeout: limit, Limit: limit, Preparation: preparation,
@@ -114,14 +39,35 @@ func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, p *v1alpha1.PromptProfile, chain
 		ShowCitations: t.Spec.Citations != v1alpha1.CitationsHide,
 		DecisionKey:   a.Spec.DecisionKey,
 	}
-	for _, link := range chain {
-		c, err := candidate(link)
+	first, wrong := FirstModel(t, a)
+	if wrong != nil {
+		in.Preparation = func(context.Context) (prepare.Input, error) { return prepare.Input{}, wrong }
+	}
+	for i := range chain {
+		at := i // the model that the Turn names comes first, the others follow in their order
+		switch {
+		case i == 0:
+			at = first
+		case i <= first:
+			at = i - 1
+		}
+		c, err := candidate(chain[at])
 		if err != nil {
 			return turn.Input{}, err
 		}
 		in.Chain = append(in.Chain, c)
 	}
 	return in, nil
+}
+
+// FirstModel returns the place in the Agent's chain of the model that is asked first. The error, an *invalid.Error, says
+// that the Turn names one that the chain has not.
+func FirstModel(t *v1alpha1.Turn, a *v1alpha1.Agent) (int, error) {
+	names := make([]prepare.ModelName, 0, len(a.Spec.Models))
+	for _, m := range a.Spec.Models {
+		names = append(names, prepare.ModelName{Provider: m.ProviderRef.Name, Model: m.Model})
+	}
+	return prepare.Resolve(t.Spec.Model, names)
 }
 
 func candidate(l Link) (turn.Candidate, error) {

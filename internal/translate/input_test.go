@@ -2,6 +2,7 @@ package translate_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -13,10 +14,10 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
-	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -29,35 +30,22 @@ func (mute) Generate(context.Context, model.Request) (model.Reply, error) {
 	return model.Reply{}, fmt.Errorf("asked")
 }
 
+// making returns what messages are made of, which the caller of Input says.
+func making(context.Context) (prepare.Input, error) {
+	return prepare.Input{Model: "of the caller"}, nil
+}
+
 func TestInput(t *testing.T) {
-	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, tone := "Mine.", "kind"
-	profile := &v1alpha1.PromptProfile{
-		ObjectMeta: metav1.ObjectMeta{Name: "support", Generation: 4},
-		Spec: v1alpha1.PromptProfileSpec{
-			ID: "support.default", Version: "1.2.3", Tags: []string{"de"}, Instructions: "i",
-			Identity:  &v1alpha1.Identity{AssistantName: "Ada", SystemPrompt: "s", DeveloperPrompt: "d"},
-			Overrides: &v1alpha1.Overrides{Behavior: &own},
-			Variables: []v1alpha1.Variable{{Name: "user", Required: true, Trust: v1alpha1.TrustUntrusted}, {Name: "tone", Default: &tone, Trust: v1alpha1.TrustTrusted}},
-		},
-	}
 	agent := &v1alpha1.Agent{
 		ObjectMeta: metav1.ObjectMeta{Name: "helper"},
 		Spec: v1alpha1.AgentSpec{
-			Description: "Helps.", Instructions: "More.", TimeZone: "Europe/Berlin", DecisionKey: "k",
-			Limits: &v1alpha1.Limits{TimeoutSeconds: new(int32(30))},
+			DecisionKey: "k", Limits: &v1alpha1.Limits{TimeoutSeconds: new(int32(30))},
 		},
 	}
 	spec := &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{Name: "first", Namespace: "demo", UID: "u"},
 		Spec: v1alpha1.TurnSpec{
-			Message: "What?", Parameters: []v1alpha1.Parameter{{Name: "user", Value: "Bob"}}, Execution: v1alpha1.ExecutionPrepareOnly,
-			History:   []v1alpha1.HistoryMessage{{Role: v1alpha1.HistoryRoleUser, Content: "Hi"}, {Role: v1alpha1.HistoryRoleAssistant, Content: "Hello"}},
-			Context:   &v1alpha1.TurnContext{Facts: []v1alpha1.Fact{{ID: "a", Text: "One.", Source: "a.md"}}},
-			Citations: v1alpha1.CitationsHide,
+			Message: "What?", Execution: v1alpha1.ExecutionPrepareOnly, Citations: v1alpha1.CitationsHide,
 		},
 	}
 	temperature, tokens := "0.2", int32(64)
@@ -75,23 +63,12 @@ func TestInput(t *testing.T) {
 		},
 		{Reference: v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: "gone"}, Model: "large"}, Provider: mute{}},
 	}
-	got, err := translate.Input(spec, agent, profile, chain, now)
+	got, err := translate.Input(spec, agent, chain, making)
 	if err != nil {
 		t.Fatalf("Input: %v", err)
 	}
 	want := turn.Input{
 		UID: "u", Timeout: 30 * time.Second, Limit: 30 * time.Second, PrepareOnly: true, DecisionKey: "k",
-		Preparation: prepare.Input{
-			Agent: prompt.Agent{Name: "helper", Description: "Helps.", Instructions: "More."},
-			Profile: prepare.Profile{
-				Profile: prompt.Profile{AssistantName: "Ada", SystemPrompt: "s", DeveloperPrompt: "d", Instructions: "i", Behavior: &own},
-				Name:    "support", ID: "support.default", Version: "1.2.3", Generation: 4, Tags: []string{"de"},
-				Variables: []prepare.Variable{{Name: "user", Required: true}, {Name: "tone", Default: "kind", Trusted: true}},
-			},
-			TurnName: "first", TurnNamespace: "demo", Parameters: map[string]string{"user": "Bob"}, Message: "What?",
-			History: []prepare.HistoryMessage{{Role: "user", Content: "Hi"}, {Role: "assistant", Content: "Hello"}},
-			Facts:   []prepare.Fact{{ID: "a", Text: "One.", Source: "a.md"}}, Now: now.In(berlin),
-		},
 		Chain: []turn.Candidate{
 			{
 				Candidate: loop.Candidate{
@@ -105,11 +82,60 @@ func TestInput(t *testing.T) {
 			{Candidate: loop.Candidate{ProviderName: "gone", Model: "large", Retry: loop.Retry{MaxAttempts: 1}, Provider: mute{}}},
 		},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(mute{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(mute{}), cmpopts.IgnoreFields(turn.Input{}, "Preparation")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if zone := got.Preparation.Now.Location().String(); zone != "Europe/Berlin" {
-		t.Errorf("now is in %s, want the agent's zone", zone)
+	if in, err := got.Preparation(t.Context()); err != nil || in.Model != "of the caller" {
+		t.Errorf("Preparation = %+v, %v; want what the caller gave", in, err)
+	}
+}
+
+// TestChainOfATurnThatNamesAModel puts that model first; the others stand by in their order.
+func TestChainOfATurnThatNamesAModel(t *testing.T) {
+	var agent v1alpha1.Agent
+	var chain []translate.Link
+	for _, m := range []prepare.ModelName{{Provider: "a", Model: "x"}, {Provider: "b", Model: "y"}, {Provider: "c", Model: "y"}, {Provider: "d", Model: "z:8b"}} {
+		r := v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: m.Provider}, Model: m.Model}
+		agent.Spec.Models = append(agent.Spec.Models, r)
+		chain = append(chain, translate.Link{Reference: r, Provider: mute{}})
+	}
+	const none = " is not a model of the agent's chain: use one of a:x, b:y, c:y, d:z:8b"
+	for name, tc := range map[string]struct {
+		reason, model, want, err string
+	}{
+		"none":           {"as the Agent has them", "", "a b c d", ""},
+		"first":          {"the first already is", "x", "a b c d", ""},
+		"without":        {"the first of that name", "y", "b a c d", ""},
+		"with provider":  {"or that of the provider", "c:y", "c a b d", ""},
+		"last":           {"from the end of the chain", "d:z:8b", "d a b c", ""},
+		"unknown":        {"the run ends when messages are to be made, with all models to read a journal by", "w", "a b c d", `Turn spec.model: "w"` + none},
+		"wrong provider": {"a provider without that model", "a:y", "a b c d", `Turn spec.model: "a:y"` + none},
+		"colon in model": {"the first colon parts the provider from the model", "z:8b", "a b c d", `Turn spec.model: "z:8b"` + none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Model: tc.model}}
+			in, err := translate.Input(spec, &agent, chain, making)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for i, c := range in.Chain {
+				if i > 0 {
+					got += " "
+				}
+				got += c.ProviderName
+			}
+			if got != tc.want {
+				t.Errorf("chain %q, want %q: %s", got, tc.want, tc.reason)
+			}
+			_, err = in.Preparation(t.Context())
+			if _, ends := errors.AsType[*invalid.Error](err); ends != (tc.err != "") || ends && err.Error() != tc.err {
+				t.Errorf("Preparation: %v, want %q: %s", err, tc.err, tc.reason)
+			}
+			if at, err := translate.FirstModel(spec, &agent); (err != nil) != (tc.err != "") || err == nil && agent.Spec.Models[at].ProviderRef.Name != tc.want[:1] {
+				t.Errorf("FirstModel = %d, %v; want the place of %s", at, err, tc.want[:1])
+			}
+		})
 	}
 }
 
@@ -121,7 +147,7 @@ func TestPrices(t *testing.T) {
 		}}
 	}
 	in := func(p *v1alpha1.Pricing) (turn.Input, error) {
-		return translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, &v1alpha1.PromptProfile{}, link(p), now)
+		return translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, link(p), making)
 	}
 	cached := "0.25"
 	got, err := in(&v1alpha1.Pricing{Currency: "EUR", InputPerMillion: "1", OutputPerMillion: "2", CacheReadPerMillion: &cached})

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"encoding/json"
 	"math"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
 const (
@@ -149,9 +151,51 @@ func Report(p *prepare.Report, provider, modelName string, messages int) *v1alph
 			Name: p.Profile.Name, ID: p.Profile.ID, Version: p.Profile.Version, Generation: p.Profile.Generation,
 		},
 		Provider: provider, Model: modelName,
-		PromptRenderHash: p.RenderHash, PromptHash: p.PromptHash, ContextHash: p.ContextHash, Sections: p.Sections,
-		StableChars: int64(p.StableChars), DynamicChars: int64(p.DynamicChars), MessageCount: count(messages),
+		PromptRenderHash: p.RenderHash, PromptHash: p.PromptHash, ContextHash: p.ContextHash,
+		Mode: v1alpha1.PromptMode(p.Mode), Sections: p.Sections,
+		StableChars: int64(p.StableChars), DynamicChars: int64(p.DynamicChars), ToolCount: count(p.ToolCount), MessageCount: count(messages),
+		Expression: expression(p.Expression), Provenance: provenance(p.Provenance),
 	}
+}
+
+func expression(e turncontext.Expression) *v1alpha1.Expression {
+	if e == (turncontext.Expression{}) {
+		return nil
+	}
+	return &v1alpha1.Expression{
+		Tone: e.Tone, Directness: v1alpha1.Level(e.Directness), Warmth: v1alpha1.Level(e.Warmth), Humor: v1alpha1.Humor(e.Humor),
+		Initiative: v1alpha1.Level(e.Initiative), ExplanationDensity: v1alpha1.Level(e.ExplanationDensity),
+	}
+}
+
+// maxProvenanceBytes bounds all lists of a provenance together, as JSON; the journal has them whole.
+const maxProvenanceBytes = 8 << 10
+
+// provenance returns the lists as a status has them: within their bounds, each as far as the bytes suffice; nil if all are
+// empty.
+func provenance(p turncontext.Provenance) *v1alpha1.Provenance {
+	left, listed := maxProvenanceBytes, 0
+	list := func(ids []string, most int) []string {
+		var kept []string
+		for _, id := range ids[:min(most, len(ids))] {
+			encoded, err := json.Marshal(id)
+			if left -= len(encoded) + 1; err != nil || left < 0 {
+				break
+			}
+			kept = append(kept, id)
+		}
+		listed += len(kept)
+		return kept
+	}
+	out := &v1alpha1.Provenance{
+		UsedMemoryIDs: list(p.UsedMemoryIDs, 10), UsedEnrichmentIDs: list(p.UsedEnrichmentIDs, 8),
+		UsedGuardrailIDs: list(p.UsedGuardrailIDs, 32), UsedOverlayIDs: list(p.UsedOverlayIDs, 32),
+		DroppedMemoryIDs: list(p.DroppedMemoryIDs, 54), DroppedEnrichmentIDs: list(p.DroppedEnrichmentIDs, 56),
+	}
+	if listed == 0 {
+		return nil
+	}
+	return out
 }
 
 func result(r *turn.Result) *v1alpha1.TurnResult {

@@ -16,6 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -88,8 +89,13 @@ func TestFinishedStatus(t *testing.T) {
 		Stop: turn.StopCompleted, Message: "the model answered", Provider: "openai", Model: "small", MessageCount: 4, Text: "An\nanswer.",
 		Counts: turn.Counts{Steps: 1, ModelRequests: 3, ModelRetries: 2},
 		Preparation: &prepare.Report{
-			Report:      prompt.Report{StableChars: 5, DynamicChars: 6, Sections: []string{"agent"}, PromptHash: "p", RenderHash: "r"},
-			ContextHash: "c", Profile: prepare.Revision{Name: "support", ID: "support.default", Version: "1.0.0", Generation: 2},
+			Report:      prompt.Report{Mode: prompt.Task, StableChars: 5, DynamicChars: 6, Sections: []string{"agent"}, ToolCount: 3, PromptHash: "p", RenderHash: "r"},
+			ContextHash: "c", Expression: turncontext.Expression{Tone: "dry", Directness: "High", Warmth: "Low", Humor: "Off", Initiative: "Medium", ExplanationDensity: "Low"},
+			Provenance: turncontext.Provenance{
+				UsedMemoryIDs: []string{"m1"}, DroppedMemoryIDs: []string{"m2"}, UsedEnrichmentIDs: []string{"e1"}, DroppedEnrichmentIDs: []string{"e2"},
+				UsedGuardrailIDs: []string{"g"}, UsedOverlayIDs: []string{},
+			},
+			Profile: prepare.Revision{Name: "support", ID: "support.default", Version: "1.0.0", Generation: 2},
 		},
 		Record: finalize.Record{
 			Citations: []string{"a.md"}, Usage: model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 2, CacheReadTokens: 3},
@@ -102,7 +108,12 @@ func TestFinishedStatus(t *testing.T) {
 		Preparation: &v1alpha1.Preparation{
 			PromptProfile: v1alpha1.PromptProfileRevision{Name: "support", ID: "support.default", Version: "1.0.0", Generation: 2},
 			Provider:      "openai", Model: "small", PromptRenderHash: "r", PromptHash: "p", ContextHash: "c",
-			Sections: []string{"agent"}, StableChars: 5, DynamicChars: 6, MessageCount: 4,
+			Mode: "Task", Sections: []string{"agent"}, StableChars: 5, DynamicChars: 6, ToolCount: 3, MessageCount: 4,
+			Expression: &v1alpha1.Expression{Tone: "dry", Directness: "High", Warmth: "Low", Humor: "Off", Initiative: "Medium", ExplanationDensity: "Low"},
+			Provenance: &v1alpha1.Provenance{
+				UsedMemoryIDs: []string{"m1"}, DroppedMemoryIDs: []string{"m2"}, UsedEnrichmentIDs: []string{"e1"}, DroppedEnrichmentIDs: []string{"e2"},
+				UsedGuardrailIDs: []string{"g"},
+			},
 		},
 		Steps:    &v1alpha1.StepCounts{Count: 1, ModelRequests: 3, ModelRetries: 2, Resumes: 2},
 		Result:   &v1alpha1.TurnResult{Text: "An\nanswer.", Bytes: 10, Preview: "An answer.", Citations: &v1alpha1.Citations{Local: []string{"a.md"}}},

@@ -3,6 +3,7 @@ package examples_test
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -82,8 +83,13 @@ func expectWhole(set *manifest.Set, turn *v1alpha1.Turn) {
 	GinkgoHelper()
 	agent, ok := set.Agent(turn.Namespace, turn.Spec.AgentRef.Name)
 	Expect(ok).To(BeTrue(), "Agent %q must be there", turn.Spec.AgentRef.Name)
-	_, ok = set.PromptProfile(turn.Namespace, agent.Spec.PromptProfileRef.Name)
+	profile, ok := set.PromptProfile(turn.Namespace, agent.Spec.PromptProfileRef.Name)
 	Expect(ok).To(BeTrue(), "PromptProfile %q must be there", agent.Spec.PromptProfileRef.Name)
+	for _, ref := range textsOf(turn, agent, profile) {
+		configMap, ok := set.ConfigMap(turn.Namespace, ref.Name)
+		Expect(ok).To(BeTrue(), "ConfigMap %q must be there", ref.Name)
+		Expect(configMap.Data).To(HaveKey(ref.Key))
+	}
 	for _, m := range agent.Spec.Models {
 		provider, ok := set.ModelProvider(turn.Namespace, m.ProviderRef.Name)
 		Expect(ok).To(BeTrue(), "ModelProvider %q must be there", m.ProviderRef.Name)
@@ -93,4 +99,24 @@ func expectWhole(set *manifest.Set, turn *v1alpha1.Turn) {
 			Expect(secret.Data).To(HaveKey(ref.Key))
 		}
 	}
+}
+
+// textsOf returns where the texts are that a prompt takes from ConfigMaps.
+func textsOf(turn *v1alpha1.Turn, agent *v1alpha1.Agent, profile *v1alpha1.PromptProfile) []v1alpha1.ConfigMapKeyReference {
+	var refs []v1alpha1.ConfigMapKeyReference
+	for _, s := range profile.Spec.Skills {
+		if s.ContentFrom != nil {
+			refs = append(refs, s.ContentFrom.ConfigMapKeyRef)
+		}
+	}
+	contributions := slices.Concat(profile.Spec.Contributions, agent.Spec.Contributions)
+	if c := turn.Spec.Context; c != nil {
+		contributions = append(contributions, c.Contributions...)
+	}
+	for _, c := range contributions {
+		if c.ConfigMapKeyRef != nil {
+			refs = append(refs, *c.ConfigMapKeyRef)
+		}
+	}
+	return refs
 }

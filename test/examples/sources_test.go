@@ -22,17 +22,22 @@ const root = "../.."
 // source is a text of manifests and where it stands.
 type source struct{ name, text string }
 
-// folders returns the folders of examples.
+// folders returns the folders that hold manifests, however deep they are.
 func folders() []string {
-	entries, err := os.ReadDir(filepath.Join(root, "examples"))
+	examples := filepath.Join(root, "examples")
+	var all []string
+	err := filepath.WalkDir(examples, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		folder, err := filepath.Rel(examples, filepath.Dir(path))
+		if !slices.Contains(all, folder) {
+			all = append(all, folder)
+		}
+		return err
+	})
 	if err != nil {
 		panic(err) // specs are made of them, so no spec can report it
-	}
-	var all []string
-	for _, e := range entries {
-		if e.IsDir() {
-			all = append(all, e.Name())
-		}
 	}
 	return all
 }
@@ -63,7 +68,8 @@ func pages() []string {
 	return append(all, filepath.Join(root, "README.md"), filepath.Join(root, "examples", "README.md"))
 }
 
-// blocksOf returns the fenced blocks of a page that are marked as YAML, named by the line they begin at.
+// blocksOf returns the fenced blocks of a page that are marked as YAML, named by the line they begin at. A block that is a
+// list holds the content of some other file, and no manifest.
 func blocksOf(page string) []source {
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -77,7 +83,9 @@ func blocksOf(page string) []source {
 		case begin == 0 && line == "```yaml":
 			begin = i + 1
 		case begin > 0 && line == "```":
-			all = append(all, source{name: fmt.Sprintf("%s:%d", page, begin), text: strings.Join(block, "\n")})
+			if text := strings.Join(block, "\n"); !strings.HasPrefix(text, "- ") {
+				all = append(all, source{name: fmt.Sprintf("%s:%d", page, begin), text: text})
+			}
 			begin, block = 0, nil
 		case begin > 0:
 			block = append(block, line)
@@ -109,6 +117,6 @@ func objects(text string) ([]*unstructured.Unstructured, error) {
 }
 
 // kinds are those that an example may hold.
-var kinds = []string{"Agent", "ModelProvider", "PromptProfile", "Turn", "Secret"}
+var kinds = []string{"Agent", "ModelProvider", "PromptProfile", "Turn", "Secret", "ConfigMap"}
 
 func isExampleKind(kind string) bool { return slices.Contains(kinds, kind) }

@@ -1,12 +1,10 @@
-// Package parity_test runs each example in a cluster and without one, and compares.
+// Package parity_test runs each example in a cluster and without one, and compares: how it ends, and what the model is told.
 package parity_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
-	"io"
+	"io/fs"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -14,15 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/internal/cli"
-	"github.com/capstan-dev/capstan/internal/manager"
 )
 
 // outcome is what must be the same: all but times, names of executors, and what they are hashed into.
@@ -67,25 +61,45 @@ func TestExamplesEndAlikeWithAndWithoutACluster(t *testing.T) {
 		model.Close()
 	})
 	c := startCluster(t)
-	turns, err := filepath.Glob("../../examples/*/turn.yaml")
-	if err != nil || len(turns) == 0 {
-		t.Fatalf("no examples: %v", err)
-	}
-	for _, turn := range turns {
-		folder := filepath.Dir(turn)
-		name := filepath.Base(folder)
+	for _, folder := range folders(t) {
+		name, err := filepath.Rel(examples, folder)
+		if err != nil {
+			t.Fatal(err)
+		}
 		t.Run(name, func(t *testing.T) {
 			dir := copyOf(t, folder, model.URL+"/v1")
+			namespace := strings.ReplaceAll(name, string(filepath.Separator), "-")
+			turn := c.run(t, namespace, dir)
 			without := outcomeOf(runWithout(t, dir))
-			with := outcomeOf(c.run(t, name, dir))
+			with := outcomeOf(turn)
 			if diff := cmp.Diff(with, without); diff != "" {
 				t.Errorf("the same manifests end otherwise: -cluster +capstan run:\n%s", diff)
 			}
 			if with.Prepared.PromptRenderHash == "" {
 				t.Error("the Turn has no promptRenderHash")
 			}
+			c.expectPromptOfRender(t, turn, namespace, dir)
 		})
 	}
+}
+
+// examples is the folder of all examples.
+const examples = "../../examples"
+
+// folders returns the folders of examples, however deep they are.
+func folders(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(examples, func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Base(path) == "turn.yaml" {
+			all = append(all, filepath.Dir(path))
+		}
+		return err
+	})
+	if err != nil || len(all) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	return all
 }
 
 // copyOf copies manifests with the address of a model server into a new folder.
@@ -112,100 +126,28 @@ func copyOf(t *testing.T, folder, baseURL string) string {
 // runWithout runs the one Turn of a folder by the command line.
 func runWithout(t *testing.T, dir string) *v1alpha1.Turn {
 	t.Helper()
+	return read[v1alpha1.Turn](t, capstan(t, "run", "-f", dir, "-o", "json"))
+}
+
+// capstan returns what a command prints.
+func capstan(t *testing.T, args ...string) []byte {
+	t.Helper()
 	var out, errOut bytes.Buffer
 	code := cli.Execute(t.Context(), cli.Environment{
 		Program: "capstan", In: strings.NewReader(""), Out: &out, Err: &errOut, LookupEnv: os.LookupEnv, Now: time.Now,
-	}, []string{"run", "-f", dir, "-o", "json"})
+	}, args)
 	if code != 0 {
-		t.Fatalf("capstan run ended with %d:\n%s", code, &errOut)
+		t.Fatalf("capstan %s ended with %d:\n%s", strings.Join(args, " "), code, &errOut)
 	}
-	return read(t, out.Bytes())
+	return out.Bytes()
 }
 
-func read(t *testing.T, data []byte) *v1alpha1.Turn {
+// read decodes JSON.
+func read[T any](t *testing.T, data []byte) *T {
 	t.Helper()
-	var turn v1alpha1.Turn
-	if err := json.Unmarshal(data, &turn); err != nil {
+	var value T
+	if err := json.Unmarshal(data, &value); err != nil {
 		t.Fatalf("%v: %s", err, data)
 	}
-	return &turn
-}
-
-// cluster is a real API server with a manager.
-type cluster struct {
-	kubectl interface {
-		Run(args ...string) (stdout, stderr io.Reader, err error)
-	}
-}
-
-func startCluster(t *testing.T) cluster {
-	t.Helper()
-	environment := &envtest.Environment{CRDDirectoryPaths: []string{"../../config/crd/bases"}, ErrorIfCRDPathMissing: true}
-	cfg, err := environment.Start()
-	if err != nil {
-		t.Fatalf("failed to start the control plane: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := environment.Stop(); err != nil {
-			t.Errorf("failed to stop the control plane: %v", err)
-		}
-	})
-	admin, err := environment.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	kubectl, err := admin.Kubectl()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := cluster{kubectl: kubectl}
-	c.must(t, "create", "namespace", "capstan-system")
-	runManager(t, cfg)
-	return c
-}
-
-func runManager(t *testing.T, cfg *rest.Config) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	options := manager.Options{
-		DataDir: t.TempDir(), Namespace: "capstan-system", ExecutorName: "capstan-0", MaxConcurrentTurns: 10,
-		MetricsBindAddress: "0", HealthProbeBindAddress: "0", LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 60,
-	}
-	go func() { done <- manager.Run(ctx, options, cfg, logr.Discard()) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("manager: %v", err)
-		}
-	})
-}
-
-// run applies a folder in a namespace of its own and returns its one Turn when that has ended.
-func (c cluster) run(t *testing.T, namespace, dir string) *v1alpha1.Turn {
-	t.Helper()
-	// The command line takes objects without a namespace to be in default; the name does not bear on the outcome.
-	c.must(t, "create", "namespace", namespace)
-	c.must(t, "apply", "--namespace", namespace, "-f", dir)
-	c.must(t, "wait", "--namespace", namespace, "--for=jsonpath={.status.completionTime}", "turn", "--all", "--timeout=60s")
-	name := strings.TrimSpace(c.must(t, "get", "turn", "--namespace", namespace, "-o", "name"))
-	return read(t, []byte(c.must(t, "get", name, "--namespace", namespace, "-o", "json")))
-}
-
-func (c cluster) must(t *testing.T, args ...string) string {
-	t.Helper()
-	stdout, stderr, err := c.kubectl.Run(args...)
-	if err != nil {
-		t.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, text(t, stderr))
-	}
-	return text(t, stdout)
-}
-
-func text(t *testing.T, r io.Reader) string {
-	t.Helper()
-	var b bytes.Buffer
-	if _, err := b.ReadFrom(r); err != nil {
-		t.Fatal(err)
-	}
-	return b.String()
+	return &value
 }

@@ -170,6 +170,9 @@ func requestOf(req model.Request) api.ChatCompletionRequest {
 		Messages: make([]api.ChatCompletionMessage, 0, len(req.Messages)),
 	}
 	for _, m := range req.Messages {
+		if m.Content == "" {
+			continue // a profile may ask for an empty prompt; the API refuses a message without content
+		}
 		out.Messages = append(out.Messages, api.ChatCompletionMessage{Role: string(m.Role), Name: m.Name, Content: m.Content})
 	}
 	if t := req.Parameters.Temperature; t != nil {

@@ -214,3 +214,25 @@ func TestProbe(t *testing.T) {
 		t.Errorf("Probe: %v and %d completions, want neither: a probe costs nothing", err, s.Stats().Requests)
 	}
 }
+
+func TestMessagesWithoutContentAreNotSent(t *testing.T) {
+	bodies := make(chan []struct{ Role, Content string }, 1)
+	url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+		var body struct {
+			Messages []struct{ Role, Content string } `json:"messages"`
+		}
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Errorf("request: %v", err)
+		}
+		bodies <- body.Messages
+		respond(200, events(`{"choices":[{"index":0,"delta":{"content":"yes"},"finish_reason":"stop"}]}`, "[DONE]"), stream)(w, r)
+	})
+	req := request("hello")
+	req.Messages[0].Content = ""
+	if _, err := provider(t, url).Generate(t.Context(), req); err != nil {
+		t.Fatalf("Generate: %v", err)
+	}
+	if got := <-bodies; len(got) != 1 || got[0].Role != "user" || got[0].Content != "hello" {
+		t.Errorf("sent %+v, want the user's message alone: the API refuses a message without content", got)
+	}
+}

@@ -12,13 +12,27 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"unicode/utf8"
 )
 
 // JSON returns the canonical form of a value that marshals to JSON.
 func JSON(v any) ([]byte, error) {
+	var buf bytes.Buffer
+	if texts, ok := v.(map[string]string); ok && texts != nil { // a whole prompt: not worth two more copies of it
+		writeObject(&buf, texts, writeString)
+		return buf.Bytes(), nil
+	}
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("failed to marshal for a hash: %w", err)
+	}
+	if c := raw[0]; c != '{' && c != '[' && c != '"' {
+		return raw, nil // a number or a literal, in the one form it has
+	}
+	var text string
+	if raw[0] == '"' && json.Unmarshal(raw, &text) == nil {
+		writeString(&buf, text)
+		return buf.Bytes(), nil
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -26,7 +40,7 @@ func JSON(v any) ([]byte, error) {
 	if err := dec.Decode(&tree); err != nil {
 		return nil, fmt.Errorf("failed to read back for a hash: %w", err)
 	}
-	var buf bytes.Buffer
+	buf.Grow(len(raw))
 	write(&buf, tree)
 	return buf.Bytes(), nil
 }
@@ -49,16 +63,7 @@ func Sum(data []byte) string {
 func write(buf *bytes.Buffer, v any) {
 	switch v := v.(type) {
 	case map[string]any:
-		buf.WriteByte('{')
-		for i, key := range slices.Sorted(maps.Keys(v)) {
-			if i > 0 {
-				buf.WriteByte(',')
-			}
-			writeString(buf, key)
-			buf.WriteByte(':')
-			write(buf, v[key])
-		}
-		buf.WriteByte('}')
+		writeObject(buf, v, write)
 	case []any:
 		buf.WriteByte('[')
 		for i, item := range v {
@@ -79,20 +84,41 @@ func write(buf *bytes.Buffer, v any) {
 	}
 }
 
+func writeObject[T any](buf *bytes.Buffer, object map[string]T, value func(*bytes.Buffer, T)) {
+	buf.WriteByte('{')
+	for i, key := range slices.Sorted(maps.Keys(object)) {
+		if i > 0 {
+			buf.WriteByte(',')
+		}
+		writeString(buf, key)
+		buf.WriteByte(':')
+		value(buf, object[key])
+	}
+	buf.WriteByte('}')
+}
+
 // shortEscapes are the control characters with an escape of their own, as in RFC 8259 section 7.
 var shortEscapes = map[rune]string{'"': `\"`, '\\': `\\`, '\b': `\b`, '\f': `\f`, '\n': `\n`, '\r': `\r`, '\t': `\t`}
 
 func writeString(buf *bytes.Buffer, s string) {
 	buf.WriteByte('"')
-	for _, r := range s {
+	start := 0 // of what stands as it is and is not written yet
+	for i, r := range s {
+		if r >= 0x20 && r != '"' && r != '\\' && r != utf8.RuneError {
+			continue
+		}
+		buf.WriteString(s[start:i])
 		switch esc, ok := shortEscapes[r]; {
 		case ok:
 			buf.WriteString(esc)
 		case r < 0x20:
 			fmt.Fprintf(buf, `\u%04x`, r)
-		default:
+		default: // U+FFFD, or a byte that is no UTF-8 and becomes one
 			buf.WriteRune(r)
 		}
+		_, size := utf8.DecodeRuneInString(s[i:])
+		start = i + size
 	}
+	buf.WriteString(s[start:])
 	buf.WriteByte('"')
 }

@@ -24,6 +24,12 @@ func TestJSON(t *testing.T) {
 		"keys":             {"keys are sorted at every depth", json.RawMessage(`{"b":{"d":1,"c":2},"a":[{"z":0,"y":0}]}`), `{"a":[{"y":0,"z":0}],"b":{"c":2,"d":1}}`},
 		"key bytes":        {"by their bytes, so that capitals come first", map[string]int{"a": 1, "B": 2, "é": 3, "_": 4}, `{"B":2,"_":4,"a":1,"é":3}`},
 		"struct":           {"fields of a struct too", tagged{Z: "x"}, `{"z":"x"}`},
+		"texts":            {"a map of texts is written alike", map[string]string{"b": "\x00\"\\é\xff\xfe\uFFFD🙂\u2028<&>", "a": ""}, "{\"a\":\"\",\"b\":\"\\u0000\\\"\\\\é\uFFFD\uFFFD\uFFFD🙂\u2028<&>\"}"},
+		"one number":       {"a value need not be an object", json.RawMessage(" 1.0E+2 "), `1.0E+2`},
+		"one text":         {"of whatever kind", json.RawMessage(`"\u003c\u00e9"`), `"<é"`},
+		"one literal":      {"of whatever kind", json.RawMessage(" null\n"), `null`},
+		"no texts":         {"nor is it special when it is empty", map[string]string{}, `{}`},
+		"nil texts":        {"or nil", map[string]string(nil), `null`},
 		"white space":      {"none is written", json.RawMessage("[ 1 ,\n 2 ]"), `[1,2]`},
 		"numbers":          {"a number stays as it was written", json.RawMessage(`[1.0,1e400,-0,0.10,1E+2,12345678901234567890]`), `[1.0,1e400,-0,0.10,1E+2,12345678901234567890]`},
 		"HTML":             {"what HTML needs escaped is not", "<a href='x'>&</a>", `"<a href='x'>&</a>"`},
@@ -98,6 +104,18 @@ func FuzzJSON(f *testing.F) {
 		}
 		if diff := cmp.Diff(decode(t, data), decode(t, once)); diff != "" {
 			t.Errorf("JSON(%s) = %s means something else: -want +got:\n%s", data, once, diff)
+		}
+		var texts map[string]string
+		if json.Unmarshal(data, &texts) == nil && texts != nil {
+			alike := map[string]any{}
+			for key, text := range texts {
+				alike[key] = text
+			}
+			short, err := canonical.JSON(texts)
+			long, err2 := canonical.JSON(alike)
+			if err != nil || err2 != nil || !bytes.Equal(short, long) {
+				t.Errorf("JSON of texts = %s, %v; want %s, %v, as of any object", short, err, long, err2)
+			}
 		}
 		if twice, err := canonical.JSON(json.RawMessage(once)); err != nil || !bytes.Equal(once, twice) {
 			t.Errorf("JSON of its own output %s = %s, %v; want the same bytes", once, twice, err)

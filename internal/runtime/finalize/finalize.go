@@ -4,7 +4,6 @@ package finalize
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/shopspring/decimal"
 
@@ -38,8 +37,8 @@ type Spending struct {
 type Input struct {
 	// Answered is true if there is an answer to cite sources for.
 	Answered bool
-	// Facts that the model was given.
-	Facts []prepare.Fact
+	// Sources of the facts that the model was given, in their order.
+	Sources []string
 	// ShowCitations lists their sources.
 	ShowCitations bool
 	// Spendings by model.
@@ -110,8 +109,7 @@ func cite(in Input, r *Record) error {
 		return nil
 	}
 	seen := map[string]bool{}
-	for _, f := range in.Facts {
-		source := strings.TrimSpace(f.Source)
+	for _, source := range in.Sources {
 		if source == "" || seen[source] || len(r.Citations) == MaxLocalCitations {
 			continue
 		}

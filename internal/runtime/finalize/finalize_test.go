@@ -13,14 +13,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 )
 
-func facts(sources ...string) []prepare.Fact {
-	var all []prepare.Fact
-	for i, s := range sources {
-		all = append(all, prepare.Fact{ID: fmt.Sprint(i), Text: "x", Source: s})
-	}
-	return all
-}
-
 func pricing(currency, in, out, cached string) *Pricing {
 	return &Pricing{
 		Currency: currency, Input: decimal.RequireFromString(in), Output: decimal.RequireFromString(out), CacheRead: decimal.RequireFromString(cached),
@@ -34,10 +26,10 @@ func TestCitations(t *testing.T) {
 		in     Input
 		want   []string
 	}{
-		"order":      {"in the order of the facts, each once, blank ones left out", Input{Answered: true, ShowCitations: true, Facts: facts("b", "", "a", "b", " a\n", "\t")}, []string{"b", "a"}},
-		"cap":        {"at most eight", Input{Answered: true, ShowCitations: true, Facts: facts(ten...)}, ten[:8]},
-		"hidden":     {"none if they are to be hidden", Input{Answered: true, Facts: facts(ten...)}, nil},
-		"unanswered": {"none without an answer", Input{ShowCitations: true, Facts: facts(ten...)}, nil},
+		"order":      {"in the order of the facts, each once, blank ones left out", Input{Answered: true, ShowCitations: true, Sources: []string{"b", "", "a", "b", "a"}}, []string{"b", "a"}},
+		"cap":        {"at most eight", Input{Answered: true, ShowCitations: true, Sources: ten}, ten[:8]},
+		"hidden":     {"none if they are to be hidden", Input{Answered: true, Sources: ten}, nil},
+		"unanswered": {"none without an answer", Input{ShowCitations: true, Sources: ten}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, Make(tc.in).Citations); diff != "" {
@@ -90,7 +82,7 @@ func TestCost(t *testing.T) {
 
 func TestOneFailureLeavesTheRestWhole(t *testing.T) {
 	got := Make(Input{
-		Answered: true, ShowCitations: true, Facts: facts("a"), DecisionKey: "support.chat.turn",
+		Answered: true, ShowCitations: true, Sources: []string{"a"}, DecisionKey: "support.chat.turn",
 		Report: prepare.Report{Report: prompt.Report{RenderHash: "r"}, ContextHash: "c"},
 		Spendings: []Spending{
 			{model.Usage{InputTokens: 1, OutputTokens: 2, ReasoningTokens: 1}, pricing("USD", "1", "1", "1")},

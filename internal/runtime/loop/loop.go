@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -139,7 +140,8 @@ func chainError(failures []*model.Error, names []string) *Error {
 // ask sends one request to one candidate, again where that may help. The error of a candidate that gave up is a
 // *model.Error.
 func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Step, error) {
-	request := model.Request{Model: c.Model, Messages: p.Messages, Parameters: c.Parameters}
+	// The messages are frozen: a provider gets a copy that it may do with as it likes.
+	request := model.Request{Model: c.Model, Messages: slices.Clone(p.Messages), Parameters: c.Parameters}
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
 	attempt, err := in.sent(c)

@@ -4,82 +4,15 @@ package prepare
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/capstan-dev/capstan/internal/runtime/canonical"
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/template"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
-
-// The names of messages, in their order.
-const (
-	MessageSystemPrompt    = "system_prompt"
-	MessageRuntimeMetadata = "runtime_metadata"
-	MessageHistory         = "history"
-	MessageContextPack     = "context_pack"
-	MessageUser            = "user_message"
-)
-
-// Profile is a prompt profile and the revision it has.
-type Profile struct {
-	prompt.Profile
-	// Name of the profile's object, ID of the logical prompt, Version and Generation of this revision.
-	Name, ID, Version string
-	Generation        int64
-	// Tags of the prompt.
-	Tags []string
-	// Variables that templates may use.
-	Variables []Variable
-}
-
-// Variable is a name that templates may use.
-type Variable struct {
-	// Name of the variable.
-	Name string
-	// Default value, inserted as it is.
-	Default string
-	// Required variables have no default.
-	Required bool
-	// Trusted variables take the request's value as it is.
-	Trusted bool
-}
-
-// HistoryMessage was said before this request.
-type HistoryMessage struct {
-	Role    model.Role
-	Content string
-}
-
-// Fact is a piece of text the caller knows. Its JSON form is what contextHash is taken of.
-type Fact struct {
-	ID     string `json:"id"`
-	Text   string `json:"text"`
-	Source string `json:"source,omitempty"`
-}
-
-// Input is all that goes into the messages.
-type Input struct {
-	Agent   prompt.Agent
-	Profile Profile
-	// TurnName and TurnNamespace are what templates see as .Turn.
-	TurnName, TurnNamespace string
-	// Parameters are the request's values of variables.
-	Parameters map[string]string
-	// Message of the user.
-	Message string
-	// History, oldest first.
-	History []HistoryMessage
-	// Facts in the order they are shown.
-	Facts []Fact
-	// Provider and Model the messages are made for.
-	Provider, Model string
-	// Now is the time the messages speak of, in the agent's time zone.
-	Now time.Time
-}
 
 // Prepared is a prompt, frozen. It marshals to JSON and back without loss.
 type Prepared struct {
@@ -88,8 +21,14 @@ type Prepared struct {
 	Model    string `json:"model"`
 	// Messages in order.
 	Messages []model.Message `json:"messages"`
-	// Report on them.
+	// Tools that the model is told of, in order.
+	Tools []prompt.Tool `json:"tools,omitempty"`
+	// Report on the messages.
 	Report Report `json:"report"`
+	// Assembly is how their content came about.
+	Assembly turncontext.Assembly `json:"assembly"`
+	// Sources of the facts that the model is shown, in order; those without one are left out.
+	Sources []string `json:"sources,omitempty"`
 }
 
 // Report says how the messages came about.
@@ -99,6 +38,9 @@ type Report struct {
 	ContextHash string `json:"contextHash"`
 	// Profile the prompt was made from.
 	Profile Revision `json:"profile"`
+	// Expression the model was asked for, and Provenance of what it is shown.
+	Expression turncontext.Expression `json:"expression"`
+	Provenance turncontext.Provenance `json:"provenance"`
 	// Variables are the names of those that the profile declares, sorted.
 	Variables []string `json:"variables,omitempty"`
 	// ReplacedBytes counts the bytes of the input that were no UTF-8 and became U+FFFD.
@@ -114,180 +56,108 @@ type Revision struct {
 	Tags       []string `json:"tags,omitempty"`
 }
 
-// Error is an input that no prompt can be made of.
-type Error struct {
-	// Field that is wrong, as the API names it.
-	Field string
-	// Reason says what is wrong with it and what to do.
-	Reason string
-}
-
-// Error returns field: reason.
-func (e *Error) Error() string { return e.Field + ": " + e.Reason }
-
-// Prepare makes the messages. It returns an *Error or a *prompt.TemplateError if it cannot.
+// Prepare makes the messages. It returns an *invalid.Error if it cannot. It reads top to bottom in the order of what
+// happens: copy, check, render what was authored, compose the context, make the system prompt, line up the messages.
 func Prepare(in Input) (*Prepared, error) {
-	if strings.TrimSpace(in.Message) == "" {
-		return nil, &Error{Field: "Turn spec.message", Reason: "must not be blank"}
+	in, replaced := own(in)
+	if err := validate(in); err != nil {
+		return nil, err
 	}
 	scope, err := scopeOf(in)
 	if err != nil {
 		return nil, err
 	}
+	texts, err := render(in, scope)
+	if err != nil {
+		return nil, err
+	}
+	assembly, shown := turncontext.Assemble(contextOf(in, texts))
+	system, tools, err := systemPrompt(in, texts, assembly)
+	if err != nil {
+		return nil, err
+	}
+	assembly = unplaced(in, assembly, system.Report)
+	contextHash, err := hashContext(shown)
+	if err != nil {
+		return nil, err
+	}
+	return &Prepared{
+		Provider: in.Provider, Model: in.Model, Messages: messages(in, system, shown), Tools: tools,
+		Assembly: assembly, Sources: sources(shown.Facts),
+		Report: Report{
+			Report: system.Report, ContextHash: contextHash, Variables: variableNames(in.Profile.Variables), Profile: revision(in.Profile),
+			Expression: assembly.Expression, Provenance: assembly.Provenance, ReplacedBytes: replaced,
+		},
+	}, nil
+}
+
+// validate checks what the schema of the API cannot; the first failure wins.
+func validate(in Input) error {
+	switch p := in.Profile; {
+	case strings.TrimSpace(in.Agent.Name) == "":
+		return invalid.Field("Agent metadata.name", "must be given")
+	case strings.TrimSpace(in.Turn.Name) == "":
+		return invalid.Field("Turn metadata.name", "must be given")
+	case p.Identity == nil:
+		return invalid.Field("PromptProfile spec.identity", "must be given")
+	case strings.TrimSpace(p.Identity.SystemPrompt+p.Identity.DeveloperPrompt+p.Instructions) == "":
+		return invalid.Field("PromptProfile spec", "at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not blank")
+	case strings.TrimSpace(in.Turn.Message) == "":
+		return invalid.Field("Turn spec.message", "must not be blank")
+	}
+	for i, c := range in.Turn.Contributions {
+		if c.Trusted && !in.Agent.AllowsTrusted {
+			return invalid.Field(fmt.Sprintf("Turn spec.context.contributions[%d].trust", i),
+				"must be Untrusted: Agent %q does not let Turns contribute trusted text (its spec.contributionTrust)", in.Agent.Name)
+		}
+	}
+	return nil
+}
+
+func contextOf(in Input, texts authored) turncontext.Input {
+	return turncontext.Input{
+		TurnName: in.Turn.Name, Identity: texts.identity, Profile: texts.layer, Turn: in.Turn.Shaping,
+		Session: in.Turn.Session, Memories: in.Turn.Memories, MaxMemories: min(max(0, in.Agent.MaxMemories), turncontext.MaxMemories),
+		Enrichments: in.Turn.Enrichments, Facts: in.Turn.Facts, Preferences: in.Turn.Preferences,
+	}
+}
+
+func systemPrompt(in Input, texts authored, assembly turncontext.Assembly) (prompt.System, []prompt.Tool, error) {
+	loaded, available, err := skills(in, texts.skills)
+	if err != nil {
+		return prompt.System{}, nil, err
+	}
+	tools := in.Tools
+	if len(available) > 0 {
+		tools = slices.Concat(tools, []prompt.Tool{prompt.LoadSkill()})
+	}
+	subject := ""
+	if in.Turn.Session != nil {
+		subject = in.Turn.Session.Subject
+	}
 	system, err := prompt.Make(prompt.Input{
-		Agent: in.Agent, Profile: in.Profile.Profile, Model: in.Model, Scope: scope, Now: in.Now,
+		Mode: prompt.ModeOf(in.Turn.Mode, in.Profile.Mode, in.Turn.Depth), Sections: in.Profile.Sections, Depth: in.Turn.Depth,
+		AssistantName: in.Profile.Identity.AssistantName, AgentName: in.Agent.Name, Description: in.Agent.Description, Model: in.Model,
+		Thinking: in.Agent.Thinking, StablePrefix: texts.prefix, DynamicSuffix: texts.suffix,
+		Instructions: texts.instructions, Behavior: texts.behavior, ToolsText: texts.tools,
+		Loaded: loaded, Available: available, Tools: tools,
+		TurnInstructions: template.Text{Body: assembly.Instructions(), Fenced: texts.fenced},
+		Subject:          subject, Contributions: in.contributions(),
+		Now: in.Now,
 	})
-	if err != nil {
-		return nil, err
-	}
-	contextHash, err := hashContext(in.Facts)
-	if err != nil {
-		return nil, err
-	}
-	p := &Prepared{Provider: in.Provider, Model: in.Model, Messages: messages(in, system)}
-	p.Report = Report{
-		Report: system.Report, ContextHash: contextHash, Variables: variableNames(in.Profile.Variables),
-		Profile: Revision{
-			Name: in.Profile.Name, ID: in.Profile.ID, Version: in.Profile.Version,
-			Generation: in.Profile.Generation, Tags: in.Profile.Tags,
-		},
-	}
-	for i := range p.Messages {
-		// Runs of invalid bytes become one U+FFFD each here and in templates; fences replace each byte.
-		p.Messages[i].Content = strings.ToValidUTF8(p.Messages[i].Content, "\uFFFD")
-	}
-	p.Report.ReplacedBytes = replacedBytes(in)
-	return p, nil
+	return system, tools, err
 }
 
-func replacedBytes(in Input) int {
-	count := fence.InvalidBytes(in.Message)
-	for _, text := range []string{
-		in.Agent.Name, in.Agent.Description, in.Agent.Instructions,
-		in.Profile.AssistantName, in.Profile.SystemPrompt, in.Profile.DeveloperPrompt, in.Profile.Instructions,
-	} {
-		count += fence.InvalidBytes(text)
-	}
-	if b := in.Profile.Behavior; b != nil {
-		count += fence.InvalidBytes(*b)
-	}
-	for _, h := range in.History {
-		count += fence.InvalidBytes(h.Content)
-	}
-	for _, f := range in.Facts {
-		count += fence.InvalidBytes(f.ID) + fence.InvalidBytes(f.Text) + fence.InvalidBytes(f.Source)
-	}
-	for _, v := range in.Parameters {
-		count += fence.InvalidBytes(v)
-	}
-	return count
+func revision(p Profile) Revision {
+	return Revision{Name: p.Name, ID: p.ID, Version: p.Version, Generation: p.Generation, Tags: p.Tags}
 }
 
-func messages(in Input, system prompt.System) []model.Message {
-	all := []model.Message{
-		{Role: model.RoleSystem, Name: MessageSystemPrompt, Content: system.Text, StableChars: system.Report.StableChars},
-		{Role: model.RoleSystem, Name: MessageRuntimeMetadata, Content: runtimeMetadata(in)},
-	}
-	for _, h := range in.History {
-		all = append(all, model.Message{Role: h.Role, Name: MessageHistory, Content: h.Content})
-	}
-	if pack := contextPack(in.Facts); pack != "" {
-		all = append(all, model.Message{Role: model.RoleSystem, Name: MessageContextPack, Content: pack})
-	}
-	return append(all, model.Message{Role: model.RoleUser, Name: MessageUser, Content: in.Message})
-}
-
-func runtimeMetadata(in Input) string {
-	return strings.Join([]string{
-		"Facts of this run, set by the system that runs it:",
-		"- provider: " + fence.Line(in.Provider),
-		"- model: " + fence.Line(in.Model),
-		"- today: " + in.Now.Format(time.DateOnly),
-		"- tomorrow: " + prompt.Day(in.Now, 1).Format(time.DateOnly),
-		"Take the date from here; use no tool to find it out.",
-	}, "\n")
-}
-
-// contextPack lists the facts, one entry each. Further lines of a fact are indented, so that none can pass for an entry.
-func contextPack(facts []Fact) string {
-	entries := make([]string, 0, len(facts))
+func sources(facts []turncontext.Fact) []string {
+	var all []string // nil if there are none, as it comes back from JSON
 	for _, f := range facts {
-		entry := fmt.Sprintf("- [%s] %s", fence.Line(f.ID), strings.ReplaceAll(fence.Block(f.Text), "\n", "\n  "))
-		if source := fence.Line(f.Source); source != "" {
-			entry += " (source: " + source + ")"
-		}
-		entries = append(entries, entry)
-	}
-	if len(entries) == 0 {
-		return ""
-	}
-	return fence.Untrusted("## Facts\nWhat the caller knows that bears on the request.", strings.Join(entries, "\n"))
-}
-
-func hashContext(facts []Fact) (string, error) {
-	pack := map[string]any{}
-	if len(facts) > 0 {
-		pack["facts"] = facts
-	}
-	sum, err := canonical.Hash(pack)
-	if err != nil {
-		return "", err
-	}
-	return sum[:16], nil
-}
-
-// scopeOf returns what the templates of an agent and a profile may use, with the values that a request gives.
-func scopeOf(in Input) (prompt.Scope, error) {
-	scope := NewScope(in.Agent, in.TurnName, in.TurnNamespace)
-	for _, v := range in.Profile.Variables {
-		value, given := in.Parameters[v.Name]
-		switch {
-		case given:
-			scope.Variables[v.Name] = prompt.Value{Text: value, Trusted: v.Trusted}
-		case v.Required:
-			return prompt.Scope{}, &Error{
-				Field:  "Turn spec.parameters",
-				Reason: fmt.Sprintf("must give a value for %q, which PromptProfile %q requires", v.Name, in.Profile.Name),
-			}
-		default:
-			scope.Variables[v.Name] = prompt.Value{Text: v.Default, Trusted: true}
+		if source := strings.TrimSpace(f.Source); source != "" {
+			all = append(all, source)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(in.Parameters)) {
-		if _, declared := scope.Variables[name]; !declared {
-			return prompt.Scope{}, &Error{
-				Field: "Turn spec.parameters",
-				Reason: fmt.Sprintf("%q is not a variable of PromptProfile %q, which declares: %s",
-					name, in.Profile.Name, orNone(variableNames(in.Profile.Variables))),
-			}
-		}
-	}
-	return scope, nil
-}
-
-// NewScope returns a scope with the built-in names and no variables.
-func NewScope(agent prompt.Agent, turnName, turnNamespace string) prompt.Scope {
-	return prompt.Scope{
-		Variables: map[string]prompt.Value{},
-		Objects: map[string]map[string]string{
-			"Agent": {"Name": agent.Name, "Description": agent.Description},
-			"Turn":  {"Name": turnName, "Namespace": turnNamespace},
-		},
-	}
-}
-
-func variableNames(variables []Variable) []string {
-	var names []string // nil if there are none, as it comes back from JSON
-	for _, v := range variables {
-		names = append(names, v.Name)
-	}
-	slices.Sort(names)
-	return names
-}
-
-func orNone(names []string) string {
-	if len(names) == 0 {
-		return "none"
-	}
-	return strings.Join(names, ", ")
+	return all
 }

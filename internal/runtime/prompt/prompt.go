@@ -1,45 +1,63 @@
 // Package prompt makes the system prompt: tagged sections in two parts, a stable one that is the same for every Turn of
 // an agent and its profile, so that providers can cache it, and a dynamic one that is not.
+//
+// The table in sections.go tells the order of a prompt; below it stands a function for each section.
 package prompt
 
 import (
-	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/template"
 )
 
-// Agent is the part of an agent that its prompt speaks of.
-type Agent struct {
-	// Name of the agent.
-	Name string
-	// Description of what it is for; may be empty.
-	Description string
-	// Instructions of its own, a template; may be empty.
-	Instructions string
-}
+// Mode is which sections a prompt has, and in which voice it speaks.
+type Mode string
 
-// Profile is what the prompt says.
-type Profile struct {
-	// AssistantName is what the assistant goes by; the agent's name if empty.
-	AssistantName string
-	// SystemPrompt, DeveloperPrompt and Instructions are templates; at least one is not blank.
-	SystemPrompt, DeveloperPrompt, Instructions string
-	// Behavior replaces Capstan's own text if it is not nil, even by the empty text.
-	Behavior *string
-}
+// The modes.
+const (
+	Full    Mode = "Full"
+	Task    Mode = "Task"
+	Minimal Mode = "Minimal"
+	None    Mode = "None"
+)
 
-// Input is all that a system prompt is made of.
+// Input is all that a system prompt is made of. Its texts are rendered already.
 type Input struct {
-	Agent   Agent
-	Profile Profile
+	// Mode of the prompt; ModeOf says which where nobody does.
+	Mode Mode
+	// Sections asked for, in their order; nil stands for those of the mode, the empty list for none.
+	Sections []string
+	// Depth is how many agents have handed the request on.
+	Depth int
+	// AssistantName is what the assistant goes by; AgentName if it is blank.
+	AssistantName, AgentName string
+	// Description of the agent; may be empty.
+	Description string
 	// Model the prompt is made for.
 	Model string
-	// Scope of the templates.
-	Scope Scope
+	// Thinking is how long the model should think before it answers; empty is Off.
+	Thinking Thinking
+	// StablePrefix and DynamicSuffix stand around the sections; may be blank.
+	StablePrefix, DynamicSuffix template.Text
+	// Instructions in their order; blank ones are left out.
+	Instructions []template.Text
+	// Behavior and ToolsText replace Capstan's own texts if they are not nil, even by the empty text.
+	Behavior, ToolsText *template.Text
+	// Loaded skills stand in the prompt whole, Available ones are listed.
+	Loaded, Available []Skill
+	// Tools that the model is offered, in their order.
+	Tools []Tool
+	// TurnInstructions are overlays, mode, expression and guardrails; may be blank.
+	TurnInstructions template.Text
+	// Subject of the conversation; may be empty.
+	Subject string
+	// Contributions to the live context, in their order.
+	Contributions []Contribution
 	// Now is the time the environment speaks of, in the agent's time zone.
 	Now time.Time
 }
@@ -54,9 +72,11 @@ type System struct {
 
 // Report says what a system prompt is made of. Lengths are in Unicode code points.
 type Report struct {
+	// Mode of the prompt.
+	Mode Mode `json:"mode"`
 	// Chars is the length of the whole text.
 	Chars int `json:"chars"`
-	// StableChars is the length of the stable part.
+	// StableChars is the length of the stable part: the place of the cache boundary.
 	StableChars int `json:"stableChars"`
 	// DynamicChars is the length of the rest, the blank line between the parts included.
 	DynamicChars int `json:"dynamicChars"`
@@ -64,72 +84,137 @@ type Report struct {
 	SectionsAsked []string `json:"sectionsAsked"`
 	// Sections are those that were not blank, in order.
 	Sections []string `json:"sections"`
+	// ToolCount is the number of tools the model is offered.
+	ToolCount int `json:"toolCount"`
+	// Contributions that the live context holds, in order.
+	Contributions []Contributed `json:"contributions,omitempty"`
 	// PromptHash is the SHA-256 of the whole text, in hexadecimal.
 	PromptHash string `json:"promptHash"`
 	// RenderHash is the SHA-256 of the canonical JSON {"text": stable part}, in hexadecimal.
 	RenderHash string `json:"renderHash"`
 }
 
-// section is one tagged part of the prompt. An empty body leaves it out, unless keep says that it stands all the same.
-type section struct {
-	name, tag string
-	dynamic   bool
-	render    func(*rendering) (body string, keep bool, err error)
+// Contributed says how much of a contribution the prompt holds, in Unicode code points.
+type Contributed struct {
+	Name    string `json:"name"`
+	Trusted bool   `json:"trusted,omitempty"`
+	Chars   int    `json:"chars"`
+	LeftOut int    `json:"leftOut,omitempty"`
+}
+
+// ModeOf returns the mode of a prompt: the Turn's, else the profile's, else Minimal for a sub-agent, else Full.
+func ModeOf(turn, profile Mode, depth int) Mode {
+	switch {
+	case turn != "":
+		return turn
+	case profile != "":
+		return profile
+	case depth > 0:
+		return Minimal
+	}
+	return Full
+}
+
+// Make renders the system prompt. It returns an *invalid.Error for an unknown mode or section, and for a tool that no
+// model could be told of.
+func Make(in Input) (System, error) {
+	asked, err := choose(in)
+	if err != nil {
+		return System{}, err
+	}
+	for i, tool := range in.Tools {
+		if err := tool.validate(i); err != nil {
+			return System{}, err
+		}
+	}
+	r := &rendering{Input: in}
+	r.begin()
+	for _, s := range asked {
+		r.add(s)
+	}
+	r.end()
+	return r.system(asked)
 }
 
 // rendering is one making of a prompt.
 type rendering struct {
 	Input
-	// noticed is true when a section has said what a fence is.
+	// stable and dynamic are the pieces of the two parts.
+	stable, dynamic []string
+	// rendered are the names of the sections that were not blank.
+	rendered []string
+	// contributed is what the live context holds.
+	contributed []Contributed
+	// noticed is true when a piece has said what a fence is.
 	noticed bool
 }
 
-// notice returns the texts with the notice before them if they need it and no section had it yet.
-func (r *rendering) notice(fenced bool, parts []string) []string {
-	if !fenced || r.noticed {
-		return parts
+// begin writes what stands before the sections.
+func (r *rendering) begin() {
+	if r.Mode == None {
+		r.stable = append(r.stable, noneLine)
+		return
 	}
-	r.noticed = true
-	return append([]string{fence.Notice}, parts...)
+	if text := thinkingPrefix[r.Thinking]; text != "" {
+		r.stable = append(r.stable, text)
+	}
+	if !r.StablePrefix.Blank() {
+		r.stable = append(r.stable, r.authored(r.StablePrefix))
+	}
 }
 
-// sections of the prompt in their order; the dynamic ones come last.
-var sections = []section{
-	{name: "agent", tag: "agent", render: renderAgent},
-	{name: "instructions", tag: "instructions", render: renderInstructions},
-	{name: "behavior", tag: "behavior", render: renderBehavior},
-	{name: "environment", tag: "environment", dynamic: true, render: renderEnvironment},
+// add writes a section, unless it is blank. What follows a dynamic section is dynamic, whatever it is.
+func (r *rendering) add(s section) {
+	body, keep := s.render(r)
+	if strings.TrimSpace(body) == "" && !keep {
+		return
+	}
+	r.rendered = append(r.rendered, s.name)
+	text := "<" + s.tag + ">\n" + body + "\n</" + s.tag + ">"
+	if s.dynamic || len(r.dynamic) > 0 {
+		r.dynamic = append(r.dynamic, text)
+	} else {
+		r.stable = append(r.stable, text)
+	}
 }
 
-// Make renders the system prompt. It returns a *TemplateError for a text that does not render, or if nothing instructs
-// the model.
-func Make(in Input) (System, error) {
-	var stable, dynamic []string
-	var report Report
-	r := &rendering{Input: in}
-	for _, s := range sections {
+// end writes what stands after the sections.
+func (r *rendering) end() {
+	if r.Mode != None && !r.DynamicSuffix.Blank() {
+		r.dynamic = append(r.dynamic, r.authored(r.DynamicSuffix))
+	}
+}
+
+// authored joins texts as their authors wrote them, with the notice before them if they hold fences and no piece has had
+// it yet.
+func (r *rendering) authored(texts ...template.Text) string {
+	var parts []string
+	fenced := false
+	for _, t := range texts {
+		if body := strings.Trim(t.Body, "\r\n"); !t.Blank() {
+			parts = append(parts, body)
+			fenced = fenced || t.Fenced
+		}
+	}
+	if fenced && !r.noticed {
+		r.noticed = true
+		parts = append([]string{fence.Notice}, parts...)
+	}
+	return strings.Join(parts, "\n\n")
+}
+
+func (r *rendering) system(asked []section) (System, error) {
+	head := strings.Join(r.stable, "\n\n")
+	text := strings.Join(append(r.stable, r.dynamic...), "\n\n")
+	report := Report{
+		Mode: r.Mode, Chars: utf8.RuneCountInString(text), StableChars: utf8.RuneCountInString(head),
+		SectionsAsked: make([]string, 0, len(asked)), Sections: append([]string{}, r.rendered...),
+		ToolCount: len(r.Tools), Contributions: r.contributed, PromptHash: canonical.Sum([]byte(text)),
+	}
+	for _, s := range asked {
 		report.SectionsAsked = append(report.SectionsAsked, s.name)
-		body, keep, err := s.render(r)
-		if err != nil {
-			return System{}, err
-		}
-		if strings.TrimSpace(body) == "" && !keep {
-			continue
-		}
-		report.Sections = append(report.Sections, s.name)
-		text := "<" + s.tag + ">\n" + body + "\n</" + s.tag + ">"
-		if s.dynamic {
-			dynamic = append(dynamic, text)
-		} else {
-			stable = append(stable, text)
-		}
 	}
-	head := strings.Join(stable, "\n\n")
-	text := strings.Join(append(stable, dynamic...), "\n\n")
-	report.Chars = utf8.RuneCountInString(text)
-	report.StableChars = utf8.RuneCountInString(head)
 	report.DynamicChars = report.Chars - report.StableChars
-	report.PromptHash = canonical.Sum([]byte(text))
 	hash, err := canonical.Hash(map[string]string{"text": head})
 	if err != nil {
 		return System{}, err
@@ -138,72 +223,17 @@ func Make(in Input) (System, error) {
 	return System{Text: text, Report: report}, nil
 }
 
-func renderAgent(in *rendering) (string, bool, error) {
-	name := fence.Line(in.Profile.AssistantName)
-	if name == "" {
-		name = fence.Line(in.Agent.Name)
+// choose returns the sections that the input asks for.
+func choose(in Input) ([]section, error) {
+	switch in.Mode {
+	case Full, Task, Minimal:
+	case None:
+		return nil, nil
+	default:
+		return nil, invalid.Field("PromptProfile spec.mode", "%q is not a mode: use Full, Minimal, Task or None", in.Mode)
 	}
-	lines := []string{"- Name: " + name}
-	if d := fence.Line(in.Agent.Description); d != "" {
-		lines = append(lines, "- Description: "+d)
+	if in.Sections == nil {
+		return ofMode(in.Mode), nil
 	}
-	lines = append(lines, "- Model: "+fence.Line(in.Model))
-	return strings.Join(lines, "\n"), false, nil
-}
-
-// Fields of the texts, as messages name them.
-const (
-	FieldSystemPrompt      = "PromptProfile spec.identity.systemPrompt"
-	FieldDeveloperPrompt   = "PromptProfile spec.identity.developerPrompt"
-	FieldInstructions      = "PromptProfile spec.instructions"
-	FieldBehavior          = "PromptProfile spec.overrides.behavior"
-	FieldAgentInstructions = "Agent spec.instructions"
-)
-
-func renderInstructions(in *rendering) (string, bool, error) {
-	p := in.Profile
-	if strings.TrimSpace(p.SystemPrompt+p.DeveloperPrompt+p.Instructions) == "" {
-		return "", false, &TemplateError{Field: "PromptProfile spec", Reason: "at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not blank"}
-	}
-	var parts []string
-	fenced := false
-	for _, t := range []struct{ field, text string }{
-		{FieldSystemPrompt, p.SystemPrompt},
-		{FieldDeveloperPrompt, p.DeveloperPrompt},
-		{FieldInstructions, p.Instructions},
-		{FieldAgentInstructions, in.Agent.Instructions},
-	} {
-		body, untrusted, err := in.Scope.render(t.field, t.text)
-		if err != nil {
-			return "", false, err
-		}
-		if body = strings.Trim(body, "\r\n"); strings.TrimSpace(body) != "" {
-			parts = append(parts, body)
-			fenced = fenced || untrusted
-		}
-	}
-	return strings.Join(in.notice(fenced, parts), "\n\n"), false, nil
-}
-
-func renderBehavior(in *rendering) (string, bool, error) {
-	if in.Profile.Behavior == nil {
-		return behaviorChat, false, nil
-	}
-	body, untrusted, err := in.Scope.render(FieldBehavior, *in.Profile.Behavior)
-	return strings.Join(in.notice(untrusted, []string{body}), "\n\n"), true, err
-}
-
-func renderEnvironment(in *rendering) (string, bool, error) {
-	day := func(offset int) string {
-		return Day(in.Now, offset).Format("Monday, January 2, 2006 (2006-01-02)")
-	}
-	return fmt.Sprintf("- Today: %s\n- Current time: %s\n- Yesterday: %s\n- Tomorrow: %s",
-		day(0), in.Now.Format("15:04 MST"), day(-1), day(1)), false, nil
-}
-
-// Day returns the calendar day so many days after that of a time, in the zone of the time. The result is good for
-// formatting its date only: it is noon in UTC, because the same hour of another day need not exist where clocks change.
-func Day(t time.Time, offset int) time.Time {
-	year, month, day := t.Date()
-	return time.Date(year, month, day+offset, 12, 0, 0, 0, time.UTC)
+	return named(in.Sections)
 }

@@ -10,6 +10,8 @@ import (
 type past struct {
 	// seen is true if it says anything.
 	seen bool
+	// input is what the messages are made of; nil if no fallback will need it.
+	input *frozen
 	// prepared is the newest preparation.
 	prepared *prepare.Prepared
 	// requests are all that were sent, or were about to be.
@@ -25,6 +27,9 @@ type past struct {
 func replay(log *journal.Log) (past, error) {
 	var p past
 	var err error
+	if p.input, err = last[frozen](log, journal.PreparationInput); err != nil {
+		return p, err
+	}
 	if p.prepared, err = last[prepare.Prepared](log, journal.Prepared); err != nil {
 		return p, err
 	}

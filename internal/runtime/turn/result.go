@@ -101,8 +101,7 @@ func (r *run) finalize(stop Stop, message string, step *loop.Step) (*Result, err
 	}
 	result := &Result{Stop: stop, Message: message, Counts: now.counts()}
 	record := finalize.Input{
-		Answered: stop == StopCompleted, Facts: r.in.Preparation.Facts, ShowCitations: r.in.ShowCitations,
-		DecisionKey: r.in.DecisionKey,
+		Answered: stop == StopCompleted, ShowCitations: r.in.ShowCitations, DecisionKey: r.in.DecisionKey,
 	}
 	result.Spent = spent(now)
 	for _, s := range result.Spent {
@@ -112,7 +111,7 @@ func (r *run) finalize(stop Stop, message string, step *loop.Step) (*Result, err
 		r.prepared = now.prepared
 	}
 	if p := r.prepared; p != nil {
-		record.Report = p.Report
+		record.Report, record.Sources = p.Report, p.Sources
 		result.Preparation, result.Provider, result.Model, result.MessageCount = &p.Report, p.Provider, p.Model, len(p.Messages)
 	}
 	if step != nil {

@@ -59,7 +59,7 @@ func TestResume(t *testing.T) {
 				in := input(c)
 				in.Epoch = 2
 				if tc.entries >= 2 {
-					in.Preparation.Agent.Description = "changed meanwhile" // what was frozen stays frozen
+					in.Preparation = gone(t) // what was frozen stays frozen
 				}
 				got, err := engine(j).Run(t.Context(), in)
 				if err != nil {
@@ -93,8 +93,8 @@ func TestResumeGoesOnWithTheFallback(t *testing.T) {
 	one, first := candidate("p0", 1, fails(model.Auth))
 	two, second := candidate("p1", 1, says("Nothing."))
 	in := input(one, two)
-	in.Epoch = 2
-	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 6)).Run(t.Context(), in)
+	in.Epoch, in.Preparation = 2, gone(t)
+	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 7)).Run(t.Context(), in)
 	if err != nil || first.asked() != 0 || second.asked() != 1 {
 		t.Fatalf("Run: %v, asked %d and %d times; want only the model that the earlier run had got to", err, first.asked(), second.asked())
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
-	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
@@ -87,11 +87,31 @@ func candidate(name string, attempts int, answers ...answer) (turn.Candidate, *s
 func input(chain ...turn.Candidate) turn.Input {
 	return turn.Input{
 		UID: "uid", Epoch: 1, Timeout: time.Minute, Limit: time.Minute, Chain: chain, ShowCitations: true, DecisionKey: "support.chat.turn",
-		Preparation: prepare.Input{
-			Agent: prompt.Agent{Name: "helper"}, Message: "What is new?", Now: at,
-			Profile: prepare.Profile{Profile: prompt.Profile{SystemPrompt: "Be brief."}, Name: "support", ID: "support.default", Version: "1.0.0"},
-			Facts:   []prepare.Fact{{ID: "a", Text: "One.", Source: "notes/a.md"}},
+		Preparation: making(),
+	}
+}
+
+// material is what the messages of these tests are made of.
+func material() prepare.Input {
+	return prepare.Input{
+		Agent: prepare.Agent{Name: "helper"}, Now: at,
+		Profile: prepare.Profile{
+			Name: "support", ID: "support.default", Version: "1.0.0", Identity: &turncontext.Identity{SystemPrompt: "Be brief."},
 		},
+		Turn: prepare.Turn{
+			Name: "first", Message: "What is new?", Facts: []turncontext.Fact{{ID: "a", Text: "One.", Source: "notes/a.md"}},
+		},
+	}
+}
+
+// making returns a preparation of the material, changed.
+func making(change ...func(*prepare.Input)) func(context.Context) (prepare.Input, error) {
+	return func(context.Context) (prepare.Input, error) {
+		in := material()
+		for _, c := range change {
+			c(&in)
+		}
+		return in, nil
 	}
 }
 

@@ -33,8 +33,10 @@ type Input struct {
 	Timeout time.Duration
 	// Limit is the Turn's whole wall time, for the message of such a stop.
 	Limit time.Duration
-	// Preparation is what the messages are made of; the run fills in Provider and Model.
-	Preparation prepare.Input
+	// Preparation returns what the messages are made of; the run fills in Provider and Model. It is called when messages
+	// must be made, and not when the journal has them: what they were made of may be gone by then. Of its errors, an
+	// *invalid.Error ends the Turn; any other ends the run.
+	Preparation func(ctx context.Context) (prepare.Input, error)
 	// Chain of models, at least one.
 	Chain []Candidate
 	// PrepareOnly stops the run when the messages are ready.
@@ -97,6 +99,8 @@ type run struct {
 	in   Input
 	log  *journal.Log
 	past past
+	// input is what messages are made of, nil before the first are.
+	input *prepare.Input
 	// prepared is the newest preparation, nil before the first.
 	prepared *prepare.Prepared
 }
@@ -156,30 +160,6 @@ func (r *run) startOfChain() int {
 	}
 	return 0
 }
-
-// prepare freezes the messages for a candidate, once: a resumed run reads back what an earlier one froze.
-func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared, error) {
-	if p := r.past.prepared; p != nil && p.Provider == c.ProviderName && p.Model == c.Model {
-		r.prepared = p
-		return p, nil
-	}
-	in := r.in.Preparation
-	in.Provider, in.Model = c.ProviderName, c.Model
-	p, err := prepare.Prepare(in)
-	if err != nil {
-		return nil, &preparationError{err}
-	}
-	err = r.log.Append(ctx,
-		journal.Record{Kind: journal.PromptRendered, Payload: rendered(p)},
-		journal.Record{Kind: journal.Prepared, Payload: p})
-	if err != nil {
-		return nil, err
-	}
-	r.prepared = p
-	return p, nil
-}
-
-type preparationError struct{ error }
 
 // stopped turns the error of a run into a result, if it is the end of the Turn.
 func (r *run) stopped(err error) (*Result, error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
@@ -88,7 +89,7 @@ func TestEnds(t *testing.T) {
 		"not prepared": {
 			"no model is asked without a prompt",
 			[][]answer{{says("never")}},
-			func(in *turn.Input) { in.Preparation.Message = " " },
+			func(in *turn.Input) { in.Preparation = making(func(m *prepare.Input) { m.Turn.Message = " " }) },
 			outcome{Stop: turn.StopPreparationError, Message: "Turn spec.message: must not be blank"},
 		},
 		"out of time": {
@@ -186,7 +187,7 @@ func TestPromptIsMadeForTheModelThatServes(t *testing.T) {
 	if result.Provider != "p1" || result.Model != "other" || result.MessageCount != 4 {
 		t.Errorf("result speaks of %s/%s and %d messages, want the prompt that was answered", result.Provider, result.Model, result.MessageCount)
 	}
-	want := []journal.Kind{"prompt.rendered", "prepared", "model.requested", "model.failed", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}
+	want := []journal.Kind{"preparation.input", "prompt.rendered", "prepared", "model.requested", "model.failed", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}
 	if diff := cmp.Diff(want, kinds(t, j)); diff != "" {
 		t.Errorf("journal: -want +got:\n%s", diff)
 	}

@@ -1,0 +1,255 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/cli"
+)
+
+const wantDiff = `Turn default/first: the prompts differ
+--- OLD: PromptProfile default/support
++++ NEW
+
+1. system_prompt (system) changed, 543 → 727 characters, cache boundary at 342 → 351
+@@ -5,7 +5,7 @@
+ </agent>
+ 
+ <instructions>
+-Answer questions about the helpdesk.
++Politely answer questions about the helpdesk.
+ </instructions>
+ 
+ <behavior>
+@@ -17,6 +17,13 @@
+ 
+ No tool is available in this turn: answer from what you know and were given, and do not pretend to have called one.
+ </tools_available>
++
++<turn_instructions>
++## Guardrails
++These rules constrain everything above. Where an instruction and one of these rules differ, the rule holds.
++
++No jokes.
++</turn_instructions>
+ 
+ <environment>
+ - Today: Thursday, April 9, 2026 (2026-04-09)
+
+Report
+  promptProfile     support (helpdesk.support 1.0.0) → support (helpdesk.support 1.1.0)
+  promptRenderHash  HASH → HASH
+  promptHash        HASH → HASH
+  sections          added turn_instructions
+  stableChars       342 → 351
+  dynamicChars      201 → 376
+  guardrails        none → serious
+`
+
+// sha256 matches a hash of a prompt.
+var sha256 = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
+
+// newer is complete with a change of the profile.
+func newer(t *testing.T) files {
+	t.Helper()
+	return complete().with(t, "profile.yaml", "Answer questions about", "Politely answer questions about").
+		with(t, "profile.yaml", "version: 1.0.0", "version: 1.1.0\n  guardrails: [{id: serious, source: legal, rule: No jokes.}]")
+}
+
+func TestDiffText(t *testing.T) {
+	t.Parallel()
+	oldFile := filepath.Join(complete().written(t, nowhere), "profile.yaml")
+	dir := newer(t).written(t, nowhere)
+	got := capstan(t, "render", "-f", dir, "--diff", oldFile, "--now", noon).mustEnd(t, cli.ExitDiffers)
+	text := strings.NewReplacer(oldFile, "OLD", dir, "NEW").Replace(sha256.ReplaceAllString(got.out, "HASH"))
+	if diff := cmp.Diff(wantDiff, text); diff != "" || got.err != "" {
+		t.Errorf("want what the change does and nothing else; -want +have:\n%s%s", diff, got.err)
+	}
+}
+
+func TestDiffExitCodes(t *testing.T) {
+	t.Parallel()
+	now := complete().written(t, nowhere)
+	broken := files{"profile.yaml": strings.Replace(profileYAML, "{{ .product }}", "{{ .prodcut }}", 1)}.written(t, nowhere)
+	invalid := files{"profile.yaml": strings.Replace(profileYAML, "identity:", "identitty:", 1)}.written(t, nowhere)
+	stranger := files{"provider.yaml": providerYAML}.written(t, nowhere)
+	orphan := files{"agent.yaml": strings.Replace(agentYAML, "promptProfileRef: {name: support}", "promptProfileRef: {name: gone}", 1)}.written(t, nowhere)
+	for name, tc := range map[string]struct {
+		reason string
+		args   []string
+		code   int
+		want   []string // parts of what is printed
+	}{
+		"the same": {
+			"one line says so",
+			[]string{"--diff", now},
+			cli.ExitOK,
+			[]string{"Turn default/first: the prompts are the same: 4 messages, promptHash "},
+		},
+		"a version alone": {
+			"what no model sees is no difference",
+			[]string{"--diff", files{"p.yaml": strings.Replace(profileYAML, "1.0.0", "0.9.0", 1)}.written(t, nowhere)},
+			cli.ExitOK,
+			[]string{"the prompts are the same"},
+		},
+		"an old state that does not render": {
+			"it is told from the new one",
+			[]string{"--diff", broken},
+			cli.ExitFailed,
+			[]string{"--diff: the old state, ", filepath.Join(broken, "profile.yaml") + ": PromptProfile default/support: spec.instructions:1:27: "},
+		},
+		"an old Agent whose profile is gone": {
+			"the reference is named", []string{"--diff", orphan}, cli.ExitFailed, []string{"--diff: the old state, ", `PromptProfile "default/gone" is not in the manifests`},
+		},
+		"invalid manifests": {"2 would say that they differ", []string{"--diff", invalid}, cli.ExitFailed, []string{"spec.identitty: unknown field"}},
+		"nothing of the prompt": {
+			"it would never differ",
+			[]string{"--diff", stranger},
+			cli.ExitFailed,
+			[]string{"--diff: " + stranger + " holds nothing that the prompt is made of: it must hold at least one of Turn default/first, Agent default/support, PromptProfile default/support"},
+		},
+		"no such file":            {"it is named", []string{"--diff", "none.yaml"}, cli.ExitFailed, []string{"none.yaml: failed to find it"}},
+		"an empty path":           {"a variable was not set", []string{"--diff", ""}, cli.ExitFailed, []string{"--diff must name a file, a directory or -", "render --help"}},
+		"an unknown flag before":  {"flags are not parsed to the end", []string{"--frobnicate", "--diff", now}, cli.ExitFailed, []string{"unknown flag", "render --help"}},
+		"an unknown flag after":   {"2 would say that they differ", []string{"--diff=" + now, "--frobnicate"}, cli.ExitFailed, []string{"unknown flag"}},
+		"no value":                {"2 would say that they differ", []string{"--diff"}, cli.ExitFailed, []string{"flag needs an argument: --diff"}},
+		"an unknown Turn":         {"2 would say that they differ", []string{"--diff", now, "--turn", "x"}, cli.ExitFailed, []string{"--turn: "}},
+		"standard input twice":    {"one of them would be empty", []string{"--diff", "-", "-"}, cli.ExitFailed, []string{"must not both read standard input"}},
+		"an unknown flag without": {"no comparison was asked for", []string{"--frobnicate"}, cli.ExitUsage, []string{"unknown flag"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := capstan(t, append([]string{"render", "-f", now, "--now", noon}, tc.args...)...)
+			if got.code != tc.code {
+				t.Errorf("%s: want exit code %d, have %d; %s%s", tc.reason, tc.code, got.code, got.out, got.err)
+			}
+			mustSay(t, got.out+got.err, tc.want...)
+		})
+	}
+}
+
+func TestDiffOfAConfigMap(t *testing.T) {
+	t.Parallel()
+	f := complete().with(t, "profile.yaml", "  overrides:", skillOf("notes", "refunds")+"  overrides:").
+		with(t, "agent.yaml", "  limits:", "  skills: {loaded: [refunds]}\n  limits:")
+	f["notes.yaml"] = strings.Replace(notesYAML, "a week", "a month", 1)
+	old := notesYAML + "---\n" + strings.Replace(notesYAML, "name: notes", "name: others", 1)
+	got := call{stdin: old}.run(t.Context(), "render", "-f", f.written(t, nowhere), "--diff", "-", "--now", noon).mustEnd(t, cli.ExitDiffers)
+	mustSay(t, got.out, "--- standard input: ConfigMap default/notes\n", "\n-Pay back within a week.\n+Pay back within a month.\n")
+}
+
+func TestDiffOfTurns(t *testing.T) {
+	t.Parallel()
+	dir := rich(t).written(t, nowhere)
+	oldTurn := files{"turn.yaml": strings.Replace(turnYAML, "  message:", "  history: [{role: User, content: Hello}, {role: Assistant, content: Hi}]\n  message:", 1)}
+	got := capstan(t, "render", "-f", dir, "--diff", oldTurn.written(t, nowhere), "--now", noon).mustEnd(t, cli.ExitDiffers)
+	mustSay(t, got.out, "memory_context (system) added, ", "3. history (user) removed, 5 characters\n@@ -1 +0,0 @@\n-Hello\n",
+		"4. history (assistant) removed", "  messages ", "  sections ", "added live_context\n", "\nNewly left out\n", "  memory m11 ",
+		"  contribution notes ", "cut by 11 characters\n")
+	if strings.Contains(got.out, "overlay empty") {
+		t.Errorf("want what both leave out not told, have:\n%s", got.out)
+	}
+	back := capstan(t, "render", "-f", oldTurn.written(t, nowhere), dir+"/agent.yaml", dir+"/profile.yaml", dir+"/notes.yaml",
+		"--diff", dir, "--now", noon).mustEnd(t, cli.ExitDiffers)
+	mustSay(t, back.out, "\nNo longer left out\n", "removed live_context\n")
+}
+
+func TestDiffOfToolsThatNoTextTellsOf(t *testing.T) {
+	t.Parallel()
+	f := complete().with(t, "profile.yaml", "{behavior: Be brief.}", "{tools: Use tools.}\n  sections: [agent, tools]\n"+skillOf("notes", "refunds"))
+	f["notes.yaml"] = notesYAML
+	old := files{"agent.yaml": f["agent.yaml"]}.written(t, nowhere)
+	dir := f.with(t, "agent.yaml", "  limits:", "  skills: {available: [refunds]}\n  limits:").written(t, nowhere)
+	got := capstan(t, "render", "-f", dir, "--diff", old).mustEnd(t, cli.ExitDiffers)
+	mustSay(t, got.out, "  tools  added load_skill\n")
+}
+
+func TestDiffTakesOneClock(t *testing.T) {
+	t.Parallel()
+	dir := complete().with(t, "agent.yaml", "description: Answers questions.", "description: Answers.").written(t, nowhere)
+	got := capstan(t, "render", "-f", dir, "--diff", complete().written(t, nowhere)).mustEnd(t, cli.ExitDiffers)
+	if strings.Contains(got.out, "-- Current time") {
+		t.Errorf("want the time of both states to be the same, have:\n%s", got.out)
+	}
+}
+
+func TestDiffJSON(t *testing.T) {
+	t.Parallel()
+	oldDir, newDir := complete().written(t, nowhere), newer(t).written(t, nowhere)
+	type record struct {
+		Differs  bool
+		Messages []struct {
+			Position                 int
+			Name, Role, Change, Diff string
+		}
+		Tools       []struct{ Name, Change string }
+		Preparation struct {
+			Old, New struct{ PromptProfile struct{ Version string } }
+		}
+	}
+	read := func(other string, code int) (r record) {
+		out := capstan(t, "render", "-f", newDir, "--diff", other, "--now", noon, "-o", "json").mustEnd(t, code).out
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatalf("want JSON, have %v in:\n%s", err, out)
+		}
+		mustSay(t, out, `"tools": []`)
+		return r
+	}
+	got := read(oldDir, cli.ExitDiffers)
+	if !got.Differs || len(got.Messages) != 1 {
+		t.Fatalf("want one message that differs, have %+v", got)
+	}
+	m := got.Messages[0]
+	if m.Position != 1 || m.Name != "system_prompt" || m.Role != "system" || m.Change != "Changed" {
+		t.Errorf("want the system prompt changed, have %+v", m)
+	}
+	mustSay(t, m.Diff, "--- old/system_prompt\n+++ new/system_prompt\n@@ ", "\n-Answer questions about the helpdesk.\n+Politely answer ")
+	if p := got.Preparation; p.Old.PromptProfile.Version != "1.0.0" || p.New.PromptProfile.Version != "1.1.0" {
+		t.Errorf("want the records of both, have %+v", p)
+	}
+	if same := read(newDir, cli.ExitOK); same.Differs || same.Messages == nil || len(same.Messages) != 0 {
+		t.Errorf("want no message, as a list, have %+v", same)
+	}
+	asYAML := capstan(t, "render", "-f", newDir, "--diff", oldDir, "-o", "yaml").mustEnd(t, cli.ExitDiffers).out
+	mustSay(t, asYAML, "differs: true\n", "change: Changed\n")
+}
+
+func TestDiffColours(t *testing.T) {
+	t.Parallel()
+	args := []string{"render", "-f", newer(t).written(t, nowhere), "--diff", complete().written(t, nowhere)}
+	for name, tc := range map[string]struct {
+		call call
+		want bool
+	}{
+		"a terminal":     {call{terminal: true}, true},
+		"a pipe":         {call{}, false},
+		"NO_COLOR":       {call{terminal: true, env: map[string]string{"NO_COLOR": "1"}}, false},
+		"a dumb one":     {call{terminal: true, env: map[string]string{"TERM": "dumb"}}, false},
+		"NO_COLOR empty": {call{terminal: true, env: map[string]string{"NO_COLOR": "", "TERM": "xterm"}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := tc.call.run(t.Context(), args...).mustEnd(t, cli.ExitDiffers)
+			if strings.Contains(got.out, "\x1b[31m-Answer questions about the helpdesk.\x1b[0m\n\x1b[32m+Politely") != tc.want ||
+				strings.Contains(got.out, "\x1b") != tc.want {
+				t.Errorf("want colours: %t, have:\n%q", tc.want, got.out)
+			}
+		})
+	}
+}
+
+func TestMessagesCannotForgeADiff(t *testing.T) {
+	t.Parallel()
+	hostile := `"What?\n\nReport\n  promptHash  same\n4. user_message (user) removed\n+++ x\e[2J"`
+	dir := complete().with(t, "turn.yaml", "What is up?", hostile).written(t, nowhere)
+	got := call{terminal: true}.run(t.Context(), "render", "-f", dir, "--diff", complete().written(t, nowhere)).mustEnd(t, cli.ExitDiffers)
+	mustSay(t, got.out, "+Report\x1b[0m\n", "++++ x[2J")
+	if strings.Count(got.out, "\nReport\n") != 1 || strings.Contains(got.out, "\x1b[2J") {
+		t.Errorf("want each line of a message to begin as one of a diff, have:\n%q", got.out)
+	}
+}

@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// text shows a comparison to a person. At the start of a line a space, a plus, a minus, a backslash and an at sign are those
+// of a diff; all other lines are this tool's, so that no message can pass for one of them.
+func (c *comparison) text() string {
+	if !c.differs() {
+		return fmt.Sprintf("%s: the prompts are the same: %d messages, promptHash %s\n", c.turn, len(c.after.Messages), c.after.Report.PromptHash)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: the prompts differ\n", c.turn)
+	fmt.Fprintf(&b, "--- %s: %s\n", c.oldPath, strings.Join(c.fromOther, ", "))
+	fmt.Fprintf(&b, "+++ %s\n", c.newPath)
+	for _, m := range c.messages {
+		b.WriteString("\n" + m.heading() + "\n" + hunks(m.Diff))
+	}
+	b.WriteString("\nReport\n" + table(c.changedRows()))
+	before, after := leftOutRows(c.before), leftOutRows(c.after)
+	for _, list := range []struct {
+		title string
+		rows  []row
+	}{{"Newly left out", without(after, before)}, {"No longer left out", without(before, after)}} {
+		if len(list.rows) > 0 {
+			b.WriteString("\n" + list.title + "\n" + table(list.rows))
+		}
+	}
+	return b.String()
+}
+
+// heading says which message changed and how.
+func (m messageChange) heading() string {
+	role := string(m.Role)
+	if m.OldRole != "" {
+		role = arrow(string(m.OldRole), role)
+	}
+	sizes := thousands(chars(m.after))
+	switch m.Change {
+	case removed:
+		sizes = thousands(chars(m.before))
+	case changed:
+		sizes = arrow(thousands(chars(m.before)), sizes)
+	case added:
+	}
+	text := fmt.Sprintf("%d. %s (%s) %s, %s characters", m.Position, m.Name, role, strings.ToLower(string(m.Change)), sizes)
+	if from, to := m.before.StableChars, m.after.StableChars; from != to && m.Change == changed {
+		text += ", cache boundary at " + arrow(thousands(from), thousands(to))
+	}
+	return text
+}
+
+// hunks is a unified diff without the names of its files.
+func hunks(diff string) string {
+	if at := strings.Index(diff, "\n@@ "); at >= 0 {
+		return diff[at+1:]
+	}
+	return ""
+}
+
+func arrow(from, to string) string {
+	if from == to {
+		return from
+	}
+	return from + " → " + to
+}
+
+// changedRows are the rows of the report that are not the same, the old value before the new one. Of lists they say what
+// came and went.
+func (c *comparison) changedRows() []row {
+	before, after := reportRows(c.before), reportRows(c.after)
+	lists := map[string]string{
+		"sections": listChange(c.before.Report.Sections, c.after.Report.Sections),
+		"tools":    c.toolsText(),
+		// What is blank follows from the sections.
+		"blank sections": "",
+	}
+	rows := []row{
+		{"model", changedValue(c.before.Provider+":"+c.before.Model, c.after.Provider+":"+c.after.Model)},
+		{"messages", changedValue(fmt.Sprint(len(c.before.Messages)), fmt.Sprint(len(c.after.Messages)))},
+	}
+	for i := range after {
+		value, isList := lists[after[i].name]
+		if !isList {
+			value = changedValue(before[i].value, after[i].value)
+		}
+		rows = append(rows, row{after[i].name, value})
+	}
+	return rows
+}
+
+// changedValue says both values, nothing if they are the same.
+func changedValue(before, after string) string {
+	if before == after {
+		return ""
+	}
+	if before == "" {
+		before = "none"
+	}
+	if after == "" {
+		after = "none"
+	}
+	return before + " → " + after
+}
+
+// listChange says what a list gained and lost, or its new order.
+func listChange(before, after []string) string {
+	lacks := func(list []string) func(string) bool {
+		return func(s string) bool { return slices.Contains(list, s) }
+	}
+	text := gainsAndLosses(slices.DeleteFunc(slices.Clone(after), lacks(before)), slices.DeleteFunc(slices.Clone(before), lacks(after)), nil)
+	if text == "" && !slices.Equal(before, after) {
+		text = "now in the order " + names(after)
+	}
+	return text
+}
+
+func (c *comparison) toolsText() string {
+	of := map[change][]string{}
+	for _, t := range c.tools {
+		of[t.Change] = append(of[t.Change], t.Name)
+	}
+	return gainsAndLosses(of[added], of[removed], of[changed])
+}
+
+func gainsAndLosses(gained, lost, other []string) string {
+	var parts []string
+	for _, p := range []struct {
+		verb string
+		list []string
+	}{{"added", gained}, {"removed", lost}, {"changed", other}} {
+		if len(p.list) > 0 {
+			parts = append(parts, p.verb+" "+names(p.list))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// without returns the rows that another list lacks.
+func without(rows, others []row) []row {
+	return slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return slices.Contains(others, r) })
+}
+
+// The colours of a diff, as terminals are told them.
+const (
+	colourAdded   = "\x1b[32m"
+	colourRemoved = "\x1b[31m"
+	colourHunk    = "\x1b[36m"
+	colourEnd     = "\x1b[0m"
+)
+
+// coloured returns a diff with colours if Out is a terminal and the environment does not forbid them, see no-color.org.
+func (e Environment) coloured(diff string) string {
+	noColour, _ := e.LookupEnv("NO_COLOR")
+	if terminal, _ := e.LookupEnv("TERM"); !e.OutIsTerminal || noColour != "" || terminal == "dumb" {
+		return diff
+	}
+	var b strings.Builder
+	for line := range strings.Lines(diff) {
+		colour := map[byte]string{'+': colourAdded, '-': colourRemoved, '@': colourHunk}[line[0]]
+		if colour == "" {
+			b.WriteString(line)
+			continue
+		}
+		body, found := strings.CutSuffix(line, "\n")
+		b.WriteString(colour + body + colourEnd)
+		if found {
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,129 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// profileConfigMaps are the names of the ConfigMaps that a profile takes texts from.
+func profileConfigMaps(o client.Object) []string {
+	p, ok := o.(*v1alpha1.PromptProfile)
+	if !ok {
+		return nil
+	}
+	names := contributionConfigMaps(p.Spec.Contributions)
+	for _, s := range p.Spec.Skills {
+		if s.ContentFrom != nil {
+			names = append(names, s.ContentFrom.ConfigMapKeyRef.Name)
+		}
+	}
+	return names
+}
+
+// agentConfigMaps are the names of the ConfigMaps that an agent takes texts from, beside those of its profile.
+func agentConfigMaps(o client.Object) []string {
+	a, ok := o.(*v1alpha1.Agent)
+	if !ok {
+		return nil
+	}
+	return contributionConfigMaps(a.Spec.Contributions)
+}
+
+// awaitedConfigMaps are the names of the ConfigMaps that must be there before a Turn is bound for the first time. A Turn
+// that was bound may have them in its journal.
+func awaitedConfigMaps(o client.Object) []string {
+	t, ok := o.(*v1alpha1.Turn)
+	if !ok || t.IsFinished() || t.Epoch() > 0 || t.Spec.Context == nil {
+		return nil
+	}
+	return contributionConfigMaps(t.Spec.Context.Contributions)
+}
+
+func contributionConfigMaps(list []v1alpha1.Contribution) []string {
+	var names []string
+	for _, c := range list {
+		if c.ConfigMapKeyRef != nil {
+			names = append(names, c.ConfigMapKeyRef.Name)
+		}
+	}
+	return names
+}
+
+// requestsFor returns a request for each object of a list's kind that the cache finds in a namespace by a field.
+func requestsFor(ctx context.Context, c client.Client, list client.ObjectList, namespace, field, value string) []reconcile.Request {
+	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{field: value}); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the objects that refer to another", "field", field, "name", value)
+		return nil
+	}
+	var requests []reconcile.Request
+	_ = meta.EachListItem(list, func(o runtime.Object) error { // the function returns no error
+		if object, ok := o.(client.Object); ok {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+		}
+		return nil
+	})
+	return requests
+}
+
+// users maps an object to those of a list's kind that refer to it.
+func users(c client.Client, list client.ObjectList, field string) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		return requestsFor(ctx, c, list.DeepCopyObject().(client.ObjectList), o.GetNamespace(), field, o.GetName())
+	})
+}
+
+// agentsOfConfigMap maps a ConfigMap to the agents whose prompts have texts of it: those that name it, and those whose
+// profile does. The status of such a profile need not change with the text, so that its event would not do.
+func agentsOfConfigMap(c client.Client) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		requests := requestsFor(ctx, c, &v1alpha1.AgentList{}, o.GetNamespace(), indexAgentConfigMap, o.GetName())
+		for _, profile := range requestsFor(ctx, c, &v1alpha1.PromptProfileList{}, o.GetNamespace(), indexProfileConfigMap, o.GetName()) {
+			requests = append(requests, requestsFor(ctx, c, &v1alpha1.AgentList{}, o.GetNamespace(), indexAgentProfile, profile.Name)...)
+		}
+		return requests
+	})
+}
+
+// appears lets through that an object has appeared.
+func appears() predicate.Predicate {
+	no := func(event.UpdateEvent) bool { return false }
+	return predicate.Funcs{UpdateFunc: no, DeleteFunc: func(event.DeleteEvent) bool { return false }}
+}
+
+// missingConfigMap says which of the ConfigMaps that a Turn awaits does not exist, the first of them; empty if all do. It
+// asks the cache, and for Turns without ConfigMaps nobody.
+func missingConfigMap(ctx context.Context, c client.Client, t *v1alpha1.Turn) (string, error) {
+	if len(awaitedConfigMaps(t)) == 0 {
+		return "", nil
+	}
+	for i, contribution := range t.Spec.Context.Contributions {
+		ref := contribution.ConfigMapKeyRef
+		if ref == nil {
+			continue
+		}
+		found := &metav1.PartialObjectMetadata{}
+		found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+		err := c.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: ref.Name}, found)
+		if apierrors.IsNotFound(err) {
+			return fmt.Sprintf("ConfigMap %q, which spec.context.contributions[%d].configMapKeyRef names, does not exist", ref.Name, i), nil
+		}
+		if err != nil {
+			return "", fmt.Errorf("failed to look for ConfigMap %q: %w", ref.Name, err)
+		}
+	}
+	return "", nil
+}

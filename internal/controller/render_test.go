@@ -1,0 +1,227 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// texts are ConfigMaps by name, then by key.
+type texts map[string]map[string]string
+
+func (m texts) in(string) translate.ConfigMaps {
+	return func(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+		if ref.Name == "unreadable" {
+			return "", broken
+		}
+		return translate.ConfigMapValue(ref, m[ref.Name])
+	}
+}
+
+func houseProfile(change ...func(*v1alpha1.PromptProfileSpec)) *v1alpha1.PromptProfile {
+	p := &v1alpha1.PromptProfile{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "house", Generation: 1},
+		Spec:       v1alpha1.PromptProfileSpec{ID: "house", Version: "1", Instructions: "Be brief."},
+	}
+	for _, f := range change {
+		f(&p.Spec)
+	}
+	return p
+}
+
+func deskAgent(change ...func(*v1alpha1.AgentSpec)) *v1alpha1.Agent {
+	a := &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "desk", Generation: 1}}
+	a.Spec.PromptProfileRef.Name = "house"
+	a.Spec.Models = []v1alpha1.ModelReference{{Model: "m"}}
+	for _, f := range change {
+		f(&a.Spec)
+	}
+	return a
+}
+
+func inMemory(t *testing.T, objects ...client.Object) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.PromptProfile{}, &v1alpha1.Agent{}).Build()
+}
+
+// lookAtProfile returns what is said of a profile.
+func lookAtProfile(t *testing.T, c client.Client, maps texts) (*v1alpha1.PromptProfile, error) {
+	t.Helper()
+	r := &PromptProfileReconciler{Client: c, Now: func() time.Time { return now }, ConfigMaps: maps.in}
+	key := client.ObjectKey{Namespace: "helpdesk", Name: "house"}
+	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+	var p v1alpha1.PromptProfile
+	if err := c.Get(t.Context(), key, &p); err != nil {
+		t.Fatal(err)
+	}
+	return &p, err
+}
+
+func TestProfilesThatDoNotRender(t *testing.T) {
+	const broken = "Fine.\nNow {{ .nobody }}."
+	overlay := []v1alpha1.Overlay{{ID: "fine", Text: "Fine."}, {ID: "broken", Text: broken}}
+	for name, tc := range map[string]struct {
+		change  func(*v1alpha1.PromptProfileSpec)
+		maps    texts
+		reason  string
+		message string
+		stalled bool
+	}{
+		"an overlay": {
+			change: func(s *v1alpha1.PromptProfileSpec) { s.Overlays = overlay },
+			reason: "RenderFailed", message: "PromptProfile spec.overlays[1].text:2:8: ", stalled: true,
+		},
+		"an overlay of the shaping": {
+			change: func(s *v1alpha1.PromptProfileSpec) { s.Shaping = &v1alpha1.Shaping{Overlays: overlay} },
+			reason: "RenderFailed", message: "PromptProfile spec.shaping.overlays[1].text:2:8: ", stalled: true,
+		},
+		"a guardrail": {
+			change: func(s *v1alpha1.PromptProfileSpec) { s.Guardrails = []v1alpha1.Guardrail{{ID: "a", Rule: broken}} },
+			reason: "RenderFailed", message: "PromptProfile spec.guardrails[0].rule:2:8: ", stalled: true,
+		},
+		"a skill": {
+			change: func(s *v1alpha1.PromptProfileSpec) { s.Skills = []v1alpha1.Skill{{Key: "a", Content: new(broken)}} },
+			reason: "RenderFailed", message: "PromptProfile spec.skills[0].content:2:8: ", stalled: true,
+		},
+		"a skill of a ConfigMap": {
+			change: func(s *v1alpha1.PromptProfileSpec) { s.Skills = []v1alpha1.Skill{skillFrom("skills")} },
+			maps:   texts{"skills": {"text": broken}},
+			reason: "RenderFailed", message: "PromptProfile spec.skills[0].content:2:8: ", stalled: true,
+		},
+		"the prefix": {
+			change: func(s *v1alpha1.PromptProfileSpec) { s.StablePrefix = broken },
+			reason: "RenderFailed", message: "PromptProfile spec.stablePrefix:2:8: ", stalled: true,
+		},
+		"the suffix": {
+			change: func(s *v1alpha1.PromptProfileSpec) { s.DynamicSuffix = broken },
+			reason: "RenderFailed", message: "PromptProfile spec.dynamicSuffix:2:8: ", stalled: true,
+		},
+		"a section nobody knows": {
+			change: func(s *v1alpha1.PromptProfileSpec) { s.Sections = []string{"agent", "weather"} },
+			reason: "RenderFailed", message: "PromptProfile spec.sections[1]: ", stalled: true,
+		},
+		"a ConfigMap that is missing": {
+			change: func(s *v1alpha1.PromptProfileSpec) { s.Skills = []v1alpha1.Skill{skillFrom("skills")} },
+			reason: "ConfigMapNotFound", message: `PromptProfile spec.skills[0].contentFrom.configMapKeyRef: ConfigMap "skills" does not exist`,
+		},
+		"a key that is missing": {
+			change: func(s *v1alpha1.PromptProfileSpec) { s.Contributions = fromConfigMaps("notes") }, maps: texts{"notes": {}},
+			reason: "ConfigMapNotFound", message: `PromptProfile spec.contributions[1].configMapKeyRef: ConfigMap "notes" has no key "text"`,
+		},
+		"a ConfigMap that is too long": {
+			change: func(s *v1alpha1.PromptProfileSpec) { s.Contributions = fromConfigMaps("notes") },
+			maps:   texts{"notes": {"text": strings.Repeat("x", 65537)}},
+			reason: "RenderFailed", message: `key "text" of ConfigMap "notes" has 65537 characters and may have 65536`, stalled: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := lookAtProfile(t, inMemory(t, houseProfile(tc.change)), tc.maps)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionReady)
+			if c.Status != metav1.ConditionFalse || c.Reason != tc.reason || !strings.Contains(c.Message, tc.message) {
+				t.Errorf("Ready is %s, %s: %s\nwant %s: %s", c.Status, c.Reason, c.Message, tc.reason, tc.message)
+			}
+			if got := meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionStalled); got != tc.stalled {
+				t.Errorf("Stalled is %t, want %t", got, tc.stalled)
+			}
+		})
+	}
+}
+
+func TestAConfigMapThatCannotBeReadIsTriedAgain(t *testing.T) {
+	c := inMemory(t, houseProfile(func(s *v1alpha1.PromptProfileSpec) { s.Contributions = fromConfigMaps("unreadable") }))
+	p, err := lookAtProfile(t, c, nil)
+	if err == nil || len(p.Status.Conditions) != 0 {
+		t.Errorf("got %v and %v, want an error that brings the profile back, and nothing said", err, p.Status.Conditions)
+	}
+}
+
+func TestAgentsThatDoNotRender(t *testing.T) {
+	skills := func(s *v1alpha1.PromptProfileSpec) {
+		s.Skills = []v1alpha1.Skill{{Key: "refunds", Content: new("Ask first.")}}
+	}
+	for name, tc := range map[string]struct {
+		change          func(*v1alpha1.AgentSpec)
+		reason, message string
+	}{
+		"a loaded skill nobody knows": {
+			change: func(s *v1alpha1.AgentSpec) { s.Skills = &v1alpha1.AgentSkills{Loaded: []string{"refunds", "rebates"}} },
+			reason: "SkillNotFound", message: `Agent spec.skills.loaded[1]: "rebates" is not a skill of PromptProfile "house", which has: refunds`,
+		},
+		"an available skill nobody knows": {
+			change: func(s *v1alpha1.AgentSpec) { s.Skills = &v1alpha1.AgentSkills{Available: []string{"rebates"}} },
+			reason: "SkillNotFound", message: `Agent spec.skills.available[0]: "rebates"`,
+		},
+		"a ConfigMap that is missing": {
+			change: func(s *v1alpha1.AgentSpec) { s.Contributions = fromConfigMaps("notes") },
+			reason: "ConfigMapNotFound", message: `Agent spec.contributions[1].configMapKeyRef: ConfigMap "notes" does not exist`,
+		},
+		"its instructions": {
+			change: func(s *v1alpha1.AgentSpec) { s.Instructions = "Fine.\n{{ .nobody }}" },
+			reason: "InvalidInstructions", message: "Agent spec.instructions:2:4: ",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := inMemory(t, houseProfile(skills), deskAgent(tc.change))
+			if _, err := lookAtProfile(t, c, nil); err != nil {
+				t.Fatal(err)
+			}
+			f := resolved(t, c, nil)
+			if f.holds || f.reason != tc.reason || !strings.Contains(f.message, tc.message) {
+				t.Errorf("got %+v\nwant %s: %s", f, tc.reason, tc.message)
+			}
+		})
+	}
+}
+
+// resolved is what is found out about the agent's profile.
+func resolved(t *testing.T, c client.Client, maps texts) finding {
+	t.Helper()
+	r := &AgentReconciler{Client: c, Now: func() time.Time { return now }, ConfigMaps: maps.in}
+	var a v1alpha1.Agent
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: "desk"}, &a); err != nil {
+		t.Fatal(err)
+	}
+	f, _, err := r.resolveProfile(t.Context(), &a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestAProfileThatLostItsConfigMap: the agent may be looked at before its profile is.
+func TestAProfileThatLostItsConfigMap(t *testing.T) {
+	c := inMemory(t, houseProfile(func(s *v1alpha1.PromptProfileSpec) { s.Skills = []v1alpha1.Skill{skillFrom("skills")} }), deskAgent())
+	if _, err := lookAtProfile(t, c, texts{"skills": {"text": "Ask first."}}); err != nil {
+		t.Fatal(err)
+	}
+	got := resolved(t, c, nil)
+	want := finding{
+		reason:  v1alpha1.ReasonConfigMapNotFound,
+		message: `PromptProfile spec.skills[0].contentFrom.configMapKeyRef: ConfigMap "skills" does not exist: create it, or correct the name`,
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(finding{})); diff != "" {
+		t.Errorf("the finding is another (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,134 @@
+package executor
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+func contributesFrom(name string) func(*v1alpha1.Turn) {
+	return func(t *v1alpha1.Turn) {
+		t.Spec.Context = &v1alpha1.TurnContext{Contributions: []v1alpha1.Contribution{{
+			Name: name, ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: name, Key: "text"},
+		}}}
+	}
+}
+
+// reading makes an executor read ConfigMaps in this way.
+func reading(e *Executor, read translate.ConfigMaps) {
+	e.ConfigMaps = func(string) translate.ConfigMaps { return read }
+}
+
+// runs runs the Turn and returns what became of it.
+func runs(t *testing.T, e *Executor) *v1alpha1.Turn {
+	t.Helper()
+	e.observe(t.Context(), stored(t, e))
+	e.all.Wait()
+	return stored(t, e)
+}
+
+func TestPreparationThatFails(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.Turn)
+		read   translate.ConfigMaps
+		want   string
+	}{
+		"a ConfigMap that went away": {
+			change: contributesFrom("notes"), read: noConfigMaps,
+			want: `Turn spec.context.contributions[0].configMapKeyRef: ConfigMap "notes" does not exist`,
+		},
+		"a key that is missing": {
+			change: contributesFrom("notes"),
+			read: func(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+				return translate.ConfigMapValue(ref, map[string]string{})
+			},
+			want: `Turn spec.context.contributions[0].configMapKeyRef: ConfigMap "notes" has no key "text" in its data`,
+		},
+		"a model that the agent does not have": {
+			change: func(t *v1alpha1.Turn) { t.Spec.Model = "other:m" }, read: noConfigMaps,
+			want: `Turn spec.model: "other:m" is not a model of the agent's chain: use one of demo:m`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(tc.change))...)
+			reading(e, tc.read)
+			got := runs(t, e)
+			if message := got.Status.Conditions[0].Message; got.StateReason() != v1alpha1.TurnReasonPreparationFailed || !strings.HasPrefix(message, tc.want) {
+				t.Errorf("the Turn is %s: %s\nwant PreparationFailed: %s", got.StateReason(), message, tc.want)
+			}
+		})
+	}
+}
+
+func TestAConfigMapThatCannotBeReadIsTriedAgain(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(contributesFrom("notes")))...)
+	reads := 0
+	reading(e, func(context.Context, v1alpha1.ConfigMapKeyReference) (string, error) {
+		if reads++; reads == 1 {
+			return "", broken
+		}
+		return "read", nil
+	})
+	if got := runs(t, e); got.StateReason() != v1alpha1.TurnReasonPrepared || got.Epoch() != 1 {
+		t.Errorf("the same run must go on: %+v", got.Status)
+	}
+}
+
+func TestAConfigMapThatIsNeverReadEndsTheTurnAtItsDeadline(t *testing.T) {
+	start := metav1.NewMicroTime(now.Add(50*time.Millisecond - time.Minute))
+	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(contributesFrom("notes"), func(t *v1alpha1.Turn) {
+		t.Status.StartTime = &start
+	}))...)
+	reading(e, func(ctx context.Context, _ v1alpha1.ConfigMapKeyReference) (string, error) {
+		<-ctx.Done()
+		return "", ctx.Err()
+	})
+	got := runs(t, e)
+	want := "the turn reached its time limit of 1m0s: raise limits.timeoutSeconds or ask for less"
+	if message := got.Status.Conditions[0].Message; got.StateReason() != v1alpha1.TurnReasonDeadlineExceeded || message != want {
+		t.Errorf("the Turn is %s: %s\nwant DeadlineExceeded: %s", got.StateReason(), message, want)
+	}
+}
+
+func TestATurnWhoseProfileIsGoneIsHandedBack(t *testing.T) {
+	var without []client.Object
+	for _, o := range surroundings() {
+		if _, ok := o.(*v1alpha1.PromptProfile); !ok {
+			without = append(without, o)
+		}
+	}
+	e, _ := newExecutor(t, interceptor.Funcs{}, append(without, turnWith())...)
+	waitsForAgent(t, runs(t, e), `Agent "support" is not ready: PromptProfile "house" does not exist`)
+}
+
+// waitsForAgent checks that a Turn was handed back to wait for its agent.
+func waitsForAgent(t *testing.T, got *v1alpha1.Turn, want string) {
+	t.Helper()
+	if message := got.Status.Conditions[0].Message; got.BoundTo() != "" || got.StateReason() != v1alpha1.TurnReasonWaitingForAgent || message != want {
+		t.Errorf("the Turn is %s: %s\nwant it handed back, WaitingForAgent: %s", got.StateReason(), message, want)
+	}
+}
+
+// TestATurnWithoutItsMessagesWaitsForItsAgent: it was bound again because its journal might have had them.
+func TestATurnWithoutItsMessagesWaitsForItsAgent(t *testing.T) {
+	objects := surroundings()
+	objects[0].(*v1alpha1.Agent).Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Message: "its profile does not render",
+	}}
+	e, store := newExecutor(t, interceptor.Funcs{}, append(objects, turnWith(boundTo(me, 2)))...)
+	waitsForAgent(t, runs(t, e), `Agent "support" is not ready: its profile does not render`)
+	for _, entry := range store.entries {
+		if entry.Kind == journal.Prepared {
+			t.Error("messages were made of what is not ready")
+		}
+	}
+}

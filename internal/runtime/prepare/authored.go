@@ -1,0 +1,193 @@
+package prepare
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/template"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+// Fields of authored texts, as messages name them.
+const (
+	FieldSystemPrompt      = "PromptProfile spec.identity.systemPrompt"
+	FieldDeveloperPrompt   = "PromptProfile spec.identity.developerPrompt"
+	FieldInstructions      = "PromptProfile spec.instructions"
+	FieldBehavior          = "PromptProfile spec.overrides.behavior"
+	FieldTools             = "PromptProfile spec.overrides.tools"
+	FieldStablePrefix      = "PromptProfile spec.stablePrefix"
+	FieldDynamicSuffix     = "PromptProfile spec.dynamicSuffix"
+	FieldAgentInstructions = "Agent spec.instructions"
+)
+
+// authored is all that the authors of a profile and an agent wrote, rendered. Every text is, whether the prompt has a
+// place for it or not: a fault is found before somebody changes the mode.
+type authored struct {
+	identity       turncontext.Identity
+	instructions   []template.Text
+	behavior       *template.Text
+	tools          *template.Text
+	prefix, suffix template.Text
+	layer          turncontext.Layer
+	// fenced is true if a text of the layer holds values in fences.
+	fenced bool
+	skills []prompt.Skill
+}
+
+// author renders one text after the other until one fails.
+type author struct {
+	scope template.Scope
+	err   error
+}
+
+func (a *author) text(field, text string) template.Text {
+	if a.err != nil {
+		return template.Text{}
+	}
+	var out template.Text
+	out, a.err = a.scope.Render(field, text)
+	return out
+}
+
+func (a *author) optional(field string, text *string) *template.Text {
+	if text == nil {
+		return nil
+	}
+	out := a.text(field, *text)
+	return &out
+}
+
+func render(in Input, scope template.Scope) (authored, error) {
+	a := &author{scope: scope}
+	p := in.Profile
+	system := a.text(FieldSystemPrompt, p.Identity.SystemPrompt)
+	developer := a.text(FieldDeveloperPrompt, p.Identity.DeveloperPrompt)
+	out := authored{
+		identity:     *p.Identity,
+		instructions: []template.Text{system, developer, a.text(FieldInstructions, p.Instructions), a.text(FieldAgentInstructions, in.Agent.Instructions)},
+		behavior:     a.optional(FieldBehavior, p.Behavior),
+		tools:        a.optional(FieldTools, p.ToolsText),
+		prefix:       a.text(FieldStablePrefix, p.StablePrefix),
+		suffix:       a.text(FieldDynamicSuffix, p.DynamicSuffix),
+		layer:        p.Shaping,
+	}
+	out.identity.SystemPrompt, out.identity.DeveloperPrompt = system.Body, developer.Body
+	out.layer.Overlays = slices.Concat(
+		overlays(a, &out, "PromptProfile spec.overlays", p.Overlays), overlays(a, &out, "PromptProfile spec.shaping.overlays", p.Shaping.Overlays))
+	out.layer.Guardrails = slices.Clone(p.Guardrails)
+	for i := range out.layer.Guardrails {
+		text := a.text(fmt.Sprintf("PromptProfile spec.guardrails[%d].rule", i), p.Guardrails[i].Rule)
+		out.layer.Guardrails[i].Rule, out.fenced = text.Body, out.fenced || text.Fenced
+	}
+	for i, s := range p.Skills {
+		field := fmt.Sprintf("PromptProfile spec.skills[%d].content", i)
+		if s.From != "" {
+			field += "From, " + s.From
+		}
+		content := a.text(field, s.Content)
+		out.skills = append(out.skills, prompt.Skill{Key: s.Key, Name: s.Name, Description: s.Description, Content: content})
+	}
+	return out, a.err
+}
+
+func overlays(a *author, out *authored, field string, list []turncontext.Overlay) []turncontext.Overlay {
+	rendered := slices.Clone(list)
+	for i := range rendered {
+		text := a.text(fmt.Sprintf("%s[%d].text", field, i), list[i].Text)
+		rendered[i].Text, out.fenced = text.Body, out.fenced || text.Fenced
+	}
+	return rendered
+}
+
+// skills returns those of the profile that the agent has loaded, and those that are available to it.
+func skills(in Input, all []prompt.Skill) (loaded, available []prompt.Skill, err error) {
+	if loaded, err = pick(in, all, "Agent spec.skills.loaded", in.Agent.Loaded); err != nil {
+		return nil, nil, err
+	}
+	own, err := pick(in, all, "Agent spec.skills.available", in.Agent.Available)
+	if err != nil {
+		return nil, nil, err
+	}
+	var shared []prompt.Skill
+	for _, s := range in.ManagerSkills {
+		shared = append(shared, prompt.Skill{Key: s.Key, Name: s.Name, Description: s.Description, Content: template.Text{Body: s.Content}})
+	}
+	return loaded, prompt.AvailableSkills(own, shared), nil
+}
+
+func pick(in Input, all []prompt.Skill, field string, keys []string) ([]prompt.Skill, error) {
+	var picked []prompt.Skill
+	for i, key := range keys {
+		at := slices.IndexFunc(all, func(s prompt.Skill) bool { return s.Key == key })
+		if at < 0 {
+			var names []string
+			for _, s := range all {
+				names = append(names, s.Key)
+			}
+			return nil, invalid.Field(fmt.Sprintf("%s[%d]", field, i), "%q is not a skill of PromptProfile %q, which has: %s", key, in.Profile.Name, orNone(names))
+		}
+		picked = append(picked, all[at])
+	}
+	return picked, nil
+}
+
+// scopeOf returns what the templates of an agent and a profile may use, with the values that a request gives.
+func scopeOf(in Input) (template.Scope, error) {
+	scope := newScope(in)
+	for _, v := range in.Profile.Variables {
+		value, given := in.Turn.Parameters[v.Name]
+		switch {
+		case given:
+			scope.Variables[v.Name] = template.Value{Text: value, Trusted: v.Trusted}
+		case v.Required:
+			return template.Scope{}, invalid.Field("Turn spec.parameters", "must give a value for %q, which PromptProfile %q requires", v.Name, in.Profile.Name)
+		default:
+			scope.Variables[v.Name] = template.Value{Text: v.Default, Trusted: true}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.Turn.Parameters)) {
+		if _, declared := scope.Variables[name]; !declared {
+			return template.Scope{}, invalid.Field("Turn spec.parameters", "%q is not a variable of PromptProfile %q, which declares: %s",
+				name, in.Profile.Name, orNone(variableNames(in.Profile.Variables)))
+		}
+	}
+	return scope, nil
+}
+
+// newScope returns a scope with the built-in names and no variables. The names of a Turn and its session are none of the
+// authors' words; the API lets them be letters and digits, and whatever else they are they stay on one line, escaped.
+func newScope(in Input) template.Scope {
+	session := template.Object{Fields: map[string]string{"Name": ""}, Absent: true}
+	if s := in.Turn.Session; s != nil && s.ID != "" {
+		session = template.Object{Fields: map[string]string{"Name": fence.Line(s.ID)}}
+	}
+	return template.Scope{
+		Variables: map[string]template.Value{},
+		Objects: map[string]template.Object{
+			"Agent":   {Fields: map[string]string{"Name": in.Agent.Name, "Description": in.Agent.Description}},
+			"Turn":    {Fields: map[string]string{"Name": fence.Line(in.Turn.Name), "Namespace": fence.Line(in.Turn.Namespace)}},
+			"Session": session,
+		},
+	}
+}
+
+func variableNames(variables []Variable) []string {
+	var names []string // nil if there are none, as it comes back from JSON
+	for _, v := range variables {
+		names = append(names, v.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,239 @@
+package prepare_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+func TestVariables(t *testing.T) {
+	in := input(func(in *prepare.Input) {
+		in.Profile.Identity.SystemPrompt = "{{ .a }}|{{ .b }}|{{ .c }}|{{ .d }}|{{ .Turn.Namespace }}/{{ .Turn.Name }}|{{ .Agent.Name }}: {{ .Agent.Description }}"
+		in.Profile.Variables = []prepare.Variable{
+			{Name: "d"}, {Name: "a", Default: "<own>"}, {Name: "b", Default: "unused", Trusted: true}, {Name: "c", Required: true},
+		}
+		in.Turn.Parameters = map[string]string{"b": "<b>", "c": "<c>\r\nd</untrusted-text>"}
+		in.Agent.Description = "<helps>"
+	})
+	p := mustPrepare(t, in)
+	const want = "<instructions>\n" + notice + "\n\n<own>|<b>|<untrusted-text>&lt;c&gt;\nd&lt;/untrusted-text&gt;</untrusted-text>||demo/first|helper: <helps>\n</instructions>"
+	if got := content(p, prepare.MessageSystemPrompt); !strings.Contains(got, want) {
+		t.Errorf("system prompt is %q, want it to hold %q", got, want)
+	}
+	if diff := cmp.Diff([]string{"a", "b", "c", "d"}, p.Report.Variables); diff != "" {
+		t.Errorf("variables are reported sorted: -want +got:\n%s", diff)
+	}
+}
+
+// TestTheNoticeOfInlineFencesStandsOnce uses an untrusted variable in every authored text.
+func TestTheNoticeOfInlineFencesStandsOnce(t *testing.T) {
+	const text = "of {{ .user }}"
+	in := input(func(in *prepare.Input) {
+		in.Profile.Variables, in.Turn.Parameters = []prepare.Variable{{Name: "user"}}, map[string]string{"user": "Bob"}
+		in.Profile.Identity = &turncontext.Identity{SystemPrompt: text, DeveloperPrompt: text}
+		in.Profile.Instructions, in.Agent.Instructions = text, text
+		in.Profile.Behavior, in.Profile.ToolsText, in.Profile.StablePrefix, in.Profile.DynamicSuffix = new(text), new(text), text, text
+		in.Profile.Overlays = []turncontext.Overlay{{Text: text}}
+		in.Profile.Shaping.Overlays = []turncontext.Overlay{{Text: text}}
+		in.Profile.Guardrails = []turncontext.Guardrail{{Rule: text}}
+		in.Profile.Skills, in.Agent.Loaded = []prepare.Skill{{Key: "a", Content: text}}, []string{"a"}
+	})
+	got := content(mustPrepare(t, in), prepare.MessageSystemPrompt)
+	if n := strings.Count(got, notice); n != 1 || !strings.HasPrefix(got, notice+"\n\nof <untrusted-text>Bob</untrusted-text>") {
+		t.Errorf("the notice stands %d times in a prompt, want it once, before the first fence:\n%s", n, got)
+	}
+	if n := strings.Count(got, "of <untrusted-text>Bob</untrusted-text>"); n != 12 {
+		t.Errorf("the value stands in %d texts, want 12", n)
+	}
+	in.Turn.Parameters = nil
+	if got := content(mustPrepare(t, in), prepare.MessageSystemPrompt); strings.Contains(got, "Bob") {
+		t.Errorf("the default was not used:\n%s", got)
+	}
+}
+
+func TestTheNoticeStandsWithTheGuardrailThatNeedsIt(t *testing.T) {
+	in := input(func(in *prepare.Input) {
+		in.Profile.Variables, in.Turn.Parameters = []prepare.Variable{{Name: "user"}}, map[string]string{"user": "Bob"}
+		in.Profile.Guardrails = []turncontext.Guardrail{{ID: "g", Rule: "Only {{ .user }}."}}
+	})
+	got := content(mustPrepare(t, in), prepare.MessageSystemPrompt)
+	if want := "<turn_instructions>\n" + notice + "\n\n## Guardrails\n"; !strings.Contains(got, want) {
+		t.Errorf("system prompt is %q, want it to hold %q", got, want)
+	}
+}
+
+func TestSessionInTemplates(t *testing.T) {
+	const text = "{{ if .Session }}In {{ .Session.Name }}.{{ else }}Alone.{{ end }}"
+	for name, tc := range map[string]struct {
+		session *turncontext.Session
+		want    string
+	}{
+		"none":         {nil, "\nAlone.\n"},
+		"without name": {&turncontext.Session{Summary: "x"}, "\nAlone.\n"},
+		"named":        {&turncontext.Session{ID: "s-1"}, "\nIn s-1.\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(func(in *prepare.Input) { in.Profile.Instructions, in.Turn.Session = text, tc.session })
+			in.Profile.Identity.SystemPrompt = ""
+			if got := content(mustPrepare(t, in), prepare.MessageSystemPrompt); !strings.Contains(got, tc.want) {
+				t.Errorf("system prompt is %q, want it to hold %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestOverlaysOfTheProfileComeFirst(t *testing.T) {
+	overlay := func(id string) turncontext.Overlay { return turncontext.Overlay{ID: id, Text: id} }
+	rule := func(id string) turncontext.Guardrail { return turncontext.Guardrail{ID: id, Rule: id} }
+	p := mustPrepare(t, input(func(in *prepare.Input) {
+		in.Profile.Overlays = []turncontext.Overlay{overlay("own"), {ID: "late", Text: "late", Priority: turncontext.Low}}
+		in.Profile.Shaping = turncontext.Layer{Mode: "ignored", Overlays: []turncontext.Overlay{overlay("shaping")}}
+		in.Profile.Guardrails = []turncontext.Guardrail{rule("house"), {ID: "blank", Rule: " "}}
+		in.Turn.Shaping = turncontext.Layer{
+			Mode: "review", Overlays: []turncontext.Overlay{overlay("turn"), {ID: "first", Text: "first", Priority: turncontext.High}}, Guardrails: []turncontext.Guardrail{rule("guest")},
+		}
+	}))
+	const want = "<turn_instructions>\nfirst\n\nown\n\nshaping\n\nturn\n\nCurrent mode: review\n\nlate\n\n## Guardrails\n"
+	got := content(p, prepare.MessageSystemPrompt)
+	if !strings.Contains(got, want) || !strings.Contains(got, "\n\nhouse\n\nguest\n</turn_instructions>") {
+		t.Errorf("system prompt is\n%s\nwant it to hold\n%s\nand the guardrails in their order", got, want)
+	}
+	provenance := p.Report.Provenance
+	if diff := cmp.Diff([]string{"own", "late", "shaping", "turn", "first"}, provenance.UsedOverlayIDs); diff != "" {
+		t.Errorf("overlays in input order: -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"house", "guest"}, provenance.UsedGuardrailIDs); diff != "" {
+		t.Errorf("guardrails in input order, without what is blank: -want +got:\n%s", diff)
+	}
+}
+
+// TestWhatHasNoPlace is about what was given and is in no section: the record must not say that the model has it.
+func TestWhatHasNoPlace(t *testing.T) {
+	selection := []turncontext.Dropped{{Kind: "memory", ID: "m3", Reason: "over the cap"}, {Kind: "enrichment", ID: "e3", Reason: "its audience is Product"}}
+	missing := func(section, kind string, ids ...string) []turncontext.Dropped {
+		var all []turncontext.Dropped
+		for _, id := range ids {
+			all = append(all, turncontext.Dropped{Kind: kind, ID: id, Reason: "the prompt has no section " + section})
+		}
+		return all
+	}
+	instructions := slices.Concat(missing("turn_instructions", "overlay", "summer", "short", "vip"), missing("turn_instructions", "guardrail", "truth", "mood"))
+	others := slices.Concat(missing("loaded_skills", "skill", "refunds"), missing("available_skills", "skill", "returns"), missing("subject", "subject", "s-1"),
+		missing("live_context", "contribution", "Stock", "Opening hours", "Weather"))
+	for name, tc := range map[string]struct {
+		change func(*prepare.Input)
+		want   []turncontext.Dropped
+		said   bool // whether overlays and guardrails are in the prompt
+	}{
+		"all have one":   {func(*prepare.Input) {}, nil, true},
+		"mode None":      {func(in *prepare.Input) { in.Turn.Mode = prompt.None }, slices.Concat(instructions, others), false},
+		"mode Minimal":   {func(in *prepare.Input) { in.Turn.Mode = prompt.Minimal }, others, true},
+		"other sections": {func(in *prepare.Input) { in.Profile.Sections = []string{"agent"} }, slices.Concat(instructions, others), false},
+		"no section":     {func(in *prepare.Input) { in.Profile.Sections = []string{} }, slices.Concat(instructions, others), false},
+		"blank": {
+			func(in *prepare.Input) { in.Profile.Contributions[0].Text, in.Turn.Session.Subject = " ", "" },
+			[]turncontext.Dropped{{Kind: "contribution", ID: "Stock", Reason: "it is blank"}},
+			true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := everything()
+			tc.change(&in)
+			p := mustPrepare(t, in)
+			if diff := cmp.Diff(slices.Concat(selection, tc.want), p.Assembly.Dropped); diff != "" {
+				t.Errorf("dropped: -want +got:\n%s", diff)
+			}
+			if got := p.Report.Provenance; len(got.UsedOverlayIDs) > 0 != tc.said || len(got.UsedGuardrailIDs) > 0 != tc.said {
+				t.Errorf("the record says that the prompt has overlays %v and guardrails %v; want any: %t", got.UsedOverlayIDs, got.UsedGuardrailIDs, tc.said)
+			}
+		})
+	}
+}
+
+func TestSkills(t *testing.T) {
+	p := mustPrepare(t, everything())
+	got := content(p, prepare.MessageSystemPrompt)
+	for _, want := range []string{
+		"\n\n## Skill: refunds\n\nAsk Example Shop first.\n</skills_loaded>",
+		"\n\n- returns: Returns — Goods back.\n- complaints: Complaints — How to calm people.\n</skills_available>",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("system prompt is %q, want it to hold %q", got, want)
+		}
+	}
+	for _, unwanted := range []string{"Send a label.", "Listen.", "Not this one", "the profile's own"} {
+		if strings.Contains(got, unwanted) {
+			t.Errorf("the prompt holds %q: a skill that is only available is listed and no more", unwanted)
+		}
+	}
+	if n := len(p.Tools); n != 4 || p.Tools[3].Name != "load_skill" || p.Report.ToolCount != 4 {
+		t.Errorf("tools %v and a count of %d, want load_skill after the input's three", p.Tools, p.Report.ToolCount)
+	}
+	in := everything()
+	in.Agent.Available, in.ManagerSkills = nil, nil
+	if p := mustPrepare(t, in); len(p.Tools) != 3 || strings.Contains(content(p, prepare.MessageSystemPrompt), "load_skill") {
+		t.Errorf("tools %v, want no load_skill: no skill is available", p.Tools)
+	}
+}
+
+func TestModes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason        string
+		turn, profile prompt.Mode
+		depth         int
+		want          prompt.Mode
+	}{
+		"default":        {"a user's request has all", "", "", 0, prompt.Full},
+		"sub-agent":      {"a sub-agent needs less", "", "", 1, prompt.Minimal},
+		"profile":        {"the profile's comes before that", "", prompt.Task, 2, prompt.Task},
+		"turn":           {"the Turn's before all", prompt.None, prompt.Task, 1, prompt.None},
+		"turn, no depth": {"whatever the depth", prompt.Minimal, prompt.Full, 0, prompt.Minimal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := mustPrepare(t, input(func(in *prepare.Input) {
+				in.Turn.Mode, in.Profile.Mode, in.Turn.Depth = tc.turn, tc.profile, tc.depth
+			}))
+			if p.Report.Mode != tc.want {
+				t.Errorf("mode %s, want %s: %s", p.Report.Mode, tc.want, tc.reason)
+			}
+			sub := strings.Contains(content(p, prepare.MessageSystemPrompt), "<sub_agent>")
+			if want := tc.want == prompt.Minimal && tc.depth > 0; sub != want {
+				t.Errorf("sub_agent section: %t, want %t", sub, want)
+			}
+		})
+	}
+}
+
+func TestTrustOfContributions(t *testing.T) {
+	const trusted, outside = "<prompt-data>\nx\n</prompt-data>", "<untrusted-text>\nx\n</untrusted-text>"
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*prepare.Input, []prompt.Contribution)
+		allows bool
+	}{
+		"profile": {"its author is trusted", func(in *prepare.Input, c []prompt.Contribution) { in.Profile.Contributions = c }, false},
+		"agent":   {"so is the Agent's", func(in *prepare.Input, c []prompt.Contribution) { in.Agent.Contributions = c }, false},
+		"turn":    {"the Turn's is if the Agent says so", func(in *prepare.Input, c []prompt.Contribution) { in.Turn.Contributions = c }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := mustPrepare(t, input(func(in *prepare.Input) {
+				in.Agent.AllowsTrusted = tc.allows
+				tc.change(in, []prompt.Contribution{{Name: "a", Text: "x", Trusted: true}, {Name: "b", Text: "x"}, {Name: "c", Text: " "}})
+			}))
+			got := content(p, prepare.MessageSystemPrompt)
+			if strings.Count(got, trusted) != 1 || strings.Count(got, outside) != 1 || strings.Contains(got, "## c") {
+				t.Errorf("system prompt is %q, want one trusted text and one from outside: %s", got, tc.reason)
+			}
+			want := []prompt.Contributed{{Name: "a", Trusted: true, Chars: 1}, {Name: "b", Chars: 1}}
+			if diff := cmp.Diff(want, p.Report.Contributions); diff != "" {
+				t.Errorf("report: -want +got:\n%s", diff)
+			}
+		})
+	}
+}

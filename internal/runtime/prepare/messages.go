@@ -1,0 +1,129 @@
+package prepare
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/canonical"
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+// The names of messages, in their order.
+const (
+	MessageSystemPrompt    = "system_prompt"
+	MessageRuntimeMetadata = "runtime_metadata"
+	MessageMemoryContext   = "memory_context"
+	MessageHistory         = "history"
+	MessageContextPack     = "context_pack"
+	MessageSkillContext    = "skill_context"
+	MessageUser            = "user_message"
+)
+
+// messages returns all messages in their order; one without content is left out, but for the first two and the last.
+func messages(in Input, system prompt.System, shown turncontext.Context) []model.Message {
+	all := make([]model.Message, 0, len(in.Turn.History)+6)
+	all = append(all,
+		model.Message{Role: model.RoleSystem, Name: MessageSystemPrompt, Content: system.Text, StableChars: system.Report.StableChars},
+		model.Message{Role: model.RoleSystem, Name: MessageRuntimeMetadata, Content: runtimeMetadata(in)})
+	optional := func(name, content string) {
+		if strings.TrimSpace(content) != "" {
+			all = append(all, model.Message{Role: model.RoleSystem, Name: name, Content: content})
+		}
+	}
+	optional(MessageMemoryContext, memoryContext(shown.Memories))
+	for _, h := range in.Turn.History {
+		all = append(all, model.Message{Role: h.Role, Name: MessageHistory, Content: h.Content})
+	}
+	optional(MessageContextPack, contextPack(shown))
+	optional(MessageSkillContext, in.Turn.Skill)
+	return append(all, model.Message{Role: model.RoleUser, Name: MessageUser, Content: in.Turn.Message})
+}
+
+func runtimeMetadata(in Input) string {
+	lines := []string{"Facts of this run, set by the system that runs it:"}
+	if s := in.Turn.Session; s != nil && s.ID != "" {
+		lines = append(lines, "- session_id: "+fence.Line(s.ID))
+	}
+	return strings.Join(append(lines,
+		"- provider: "+fence.Line(in.Provider),
+		"- model: "+fence.Line(in.Model),
+		"- today: "+in.Now.Format(time.DateOnly),
+		"- tomorrow: "+prompt.Day(in.Now, 1).Format(time.DateOnly),
+		"Take dates from here and from the environment block; use no tool to find them out.",
+	), "\n")
+}
+
+func memoryContext(memories []turncontext.Memory) string {
+	entries := make([]string, 0, len(memories))
+	for _, m := range memories {
+		scope := ""
+		if s := fence.Line(m.Scope); s != "" {
+			scope = "[" + s + "] "
+		}
+		entries = append(entries, "- "+scope+fence.Item(m.Text))
+	}
+	if len(entries) == 0 {
+		return ""
+	}
+	return fence.Data("## Memories\nWhat was learned before this request.", strings.Join(entries, "\n"))
+}
+
+// contextPack is what the caller knows, each kind under a heading in a fence of its own, one entry each.
+func contextPack(c turncontext.Context) string {
+	var blocks []string
+	add := func(label string, entries []string) {
+		if len(entries) > 0 {
+			blocks = append(blocks, fence.Untrusted(label, strings.Join(entries, "\n")))
+		}
+	}
+	add("## Session\nWhat the caller knows of the conversation.", entries(c.Session.Lines(), fence.Item))
+	add("## Facts\nWhat the caller knows that bears on the request.", entries(c.Facts, fact))
+	add("## Preferences\nWhat the user likes.", entries(c.Preferences, fence.Item))
+	add("## Enrichments\nWhat other parts of the application found out.", entries(c.Enrichments, func(e turncontext.Enrichment) string {
+		return fence.Line(e.Label()) + ": " + fence.Item(e.Content)
+	}))
+	return strings.Join(blocks, "\n\n")
+}
+
+func fact(f turncontext.Fact) string {
+	entry := "[" + fence.Line(f.ID) + "] " + fence.Item(f.Text)
+	if source := fence.Line(f.Source); source != "" {
+		entry += " (source: " + source + ")"
+	}
+	return entry
+}
+
+func entries[T any](list []T, text func(T) string) []string {
+	lines := make([]string, 0, len(list))
+	for _, item := range list {
+		lines = append(lines, "- "+text(item))
+	}
+	return lines
+}
+
+// hashContext is taken of what the context pack shows. Enrichments and memories that were dropped do not count.
+func hashContext(c turncontext.Context) (string, error) {
+	pack := struct {
+		Session     *turncontext.Session     `json:"session,omitempty"`
+		Facts       []turncontext.Fact       `json:"facts,omitempty"`
+		Preferences []string                 `json:"preferences,omitempty"`
+		Enrichments []turncontext.Enrichment `json:"enrichments,omitempty"`
+	}{Facts: c.Facts, Preferences: c.Preferences, Enrichments: slices.Clone(c.Enrichments)}
+	if len(c.Session.Lines()) > 0 {
+		session := *c.Session
+		session.ID, session.Subject = "", "" // other parts of the prompt show them
+		pack.Session = &session
+	}
+	for i := range pack.Enrichments {
+		pack.Enrichments[i].Audience = ""
+	}
+	sum, err := canonical.Hash(pack)
+	if err != nil {
+		return "", err
+	}
+	return sum[:16], nil
+}

@@ -1,0 +1,204 @@
+package prepare_test
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/canonical"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+func TestSameInputSameBytes(t *testing.T) {
+	want := asJSON(t, mustPrepare(t, everything()))
+	shared := everything()
+	if got := asJSON(t, mustPrepare(t, shared)); got != want {
+		t.Fatalf("the same input gave other bytes: %s", cmp.Diff(want, got))
+	}
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 4 {
+				p, err := prepare.Prepare(shared)
+				if err != nil {
+					t.Errorf("Prepare: %v", err)
+					return
+				}
+				if data, err := json.MarshalIndent(p, "", "  "); err != nil || string(data) != want {
+					t.Errorf("a shared input gave other bytes (error %v)", err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if diff := cmp.Diff(everything(), shared); diff != "" {
+		t.Errorf("Prepare changed its input: -before +after:\n%s", diff)
+	}
+}
+
+func TestOrderOfAMapDoesNotMatter(t *testing.T) {
+	names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+	build := func(order []string) string {
+		return asJSON(t, mustPrepare(t, input(func(in *prepare.Input) {
+			in.Turn.Parameters = map[string]string{}
+			for _, name := range order {
+				in.Turn.Parameters[name] = "value of " + name
+			}
+			for _, name := range names {
+				in.Profile.Variables = append(in.Profile.Variables, prepare.Variable{Name: name})
+				in.Profile.Identity.SystemPrompt += " {{ ." + name + " }}"
+			}
+		})))
+	}
+	want := build(names)
+	for range 20 {
+		if diff := cmp.Diff(want, build([]string{"h", "c", "a", "g", "b", "f", "e", "d"})); diff != "" {
+			t.Fatalf("the same input gave other bytes: -want +got:\n%s", diff)
+		}
+	}
+}
+
+func TestZoneOfTheMachineDoesNotMatter(t *testing.T) {
+	want := asJSON(t, mustPrepare(t, everything()))
+	local := time.Local
+	t.Cleanup(func() { time.Local = local })
+	for _, zone := range []string{"Asia/Tokyo", "America/Los_Angeles"} {
+		loc, err := time.LoadLocation(zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Local = loc
+		t.Setenv("TZ", zone)
+		t.Setenv("LANG", "de_DE.UTF-8")
+		if diff := cmp.Diff(want, asJSON(t, mustPrepare(t, everything()))); diff != "" {
+			t.Errorf("on a machine in %s the prompt is another: -want +got:\n%s", zone, diff)
+		}
+	}
+}
+
+// TestTheInputIsNotShared changes what a prompt was made of: what was frozen must stay.
+func TestTheInputIsNotShared(t *testing.T) {
+	in := everything()
+	p := mustPrepare(t, in)
+	want := asJSON(t, p)
+	in.Profile.Tags[0], in.Tools[0].Name, in.Tools[0].Parameters[0].Name = "changed", "changed", "changed"
+	in.Turn.Facts[0].Text, in.Turn.Session.Summary, in.Turn.Enrichments[0].ID = "changed", "changed", "changed"
+	*in.Turn.Shaping.ResponseStyle.MaxAnswerChars, *in.Profile.Shaping.ResponseStyle.PreferMarkdown = 1, false
+	if diff := cmp.Diff(want, asJSON(t, p)); diff != "" {
+		t.Errorf("the prompt changed with its input: -frozen +now:\n%s", diff)
+	}
+}
+
+func TestInvalidUTF8IsReplacedAndCounted(t *testing.T) {
+	in := everything()
+	in.Agent.Name, in.Agent.Description, in.Profile.Instructions = "a\xff", "\xffhelps", "Be\xff brief {{ .user }}."
+	in.Profile.Tags, in.Turn.Parameters["user"] = []string{"\xff"}, "B\xffb"
+	in.Turn.Message, in.Turn.Skill, in.Turn.History[0].Content = "What\xff\xff?", "\xff Act", "\xff"
+	in.Turn.Shaping.Overlays[0] = turncontext.Overlay{ID: "\xff", Source: "\xff", Text: "Be\xff\xfe."}
+	in.Turn.Shaping.Guardrails[0].Rule, in.Turn.Contributions[0] = "No\xff.", prompt.Contribution{Name: "c\xff", Text: "\xffx"}
+	in.Turn.Facts[0], in.Turn.Memories[1].Text = turncontext.Fact{ID: "a\xff", Text: "\xfe\xfd", Source: "\xfc"}, "\xff"
+	in.Turn.Enrichments[1].Title, in.Turn.Session.Summary, in.Turn.Session.ID = "\xff", "x\xff", "s\xff"
+	in.Tools[0].Description = "Finds\xff."
+	before := asJSON(t, in)
+	p := mustPrepare(t, in)
+	if p.Report.ReplacedBytes != 25 {
+		t.Errorf("replacedBytes = %d, want 25", p.Report.ReplacedBytes)
+	}
+	if got := content(p, prepare.MessageUser); got != "What\uFFFD?" {
+		t.Errorf("the message became %q, want %q", got, "What\uFFFD?")
+	}
+	for _, m := range p.Messages {
+		if !utf8.ValidString(m.Content) {
+			t.Errorf("%s is not UTF-8: %q", m.Name, m.Content)
+		}
+	}
+	system := content(p, prepare.MessageSystemPrompt)
+	if n := utf8.RuneCountInString(system); n != p.Report.Chars || canonical.Sum([]byte(system)) != p.Report.PromptHash {
+		t.Errorf("the report speaks of %d chars with hash %s, and the message has %d with another", p.Report.Chars, p.Report.PromptHash, n)
+	}
+	roundTrip(t, p)
+	if asJSON(t, in) != before || in.Turn.Message != "What\xff\xff?" {
+		t.Error("Prepare changed its input")
+	}
+}
+
+func TestPreparedSurvivesJSON(t *testing.T) {
+	for name, in := range map[string]prepare.Input{
+		"least":      input(),
+		"everything": everything(),
+		"odd characters": input(withFacts(turncontext.Fact{ID: "a", Text: "x\u2028<&>"}), func(in *prepare.Input) {
+			in.Profile.Tags, in.Profile.Variables = []string{"support", "de"}, []prepare.Variable{{Name: "tone"}}
+			in.Turn.History = []prepare.HistoryMessage{{Role: "assistant", Content: "\x00\x1f🙂"}}
+		}),
+		"no sections": input(func(in *prepare.Input) { in.Profile.Sections = []string{} }),
+		"mode None":   input(func(in *prepare.Input) { in.Turn.Mode = prompt.None }),
+	} {
+		t.Run(name, func(t *testing.T) { roundTrip(t, mustPrepare(t, in)) })
+	}
+}
+
+func roundTrip(t *testing.T, p *prepare.Prepared) {
+	t.Helper()
+	data, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back prepare.Prepared
+	if err := json.Unmarshal(data, &back); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(p, &back); diff != "" {
+		t.Errorf("a resumed run reads back something else: -frozen +read:\n%s", diff)
+	}
+}
+
+// TestInputSurvivesJSON is for the journal, which keeps an input where a fallback may need it.
+func TestInputSurvivesJSON(t *testing.T) {
+	empty := everything()
+	empty.Profile.Sections = []string{}
+	for name, in := range map[string]prepare.Input{"least": input(), "everything": everything(), "no sections": empty} {
+		t.Run(name, func(t *testing.T) {
+			data, err := json.Marshal(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var back prepare.Input
+			if err := json.Unmarshal(data, &back); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(in, back); diff != "" {
+				t.Errorf("-input +read:\n%s", diff)
+			}
+			if diff := cmp.Diff(asJSON(t, mustPrepare(t, in)), asJSON(t, mustPrepare(t, back))); diff != "" {
+				t.Errorf("the same input after JSON gives another prompt: -before +after:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSample(t *testing.T) {
+	in := everything()
+	in.Turn = prepare.Turn{Name: "any", Message: "any", Parameters: map[string]string{"user": "user"}}
+	in.Tools = nil
+	got, err := prepare.Sample(in.Agent, in.Profile, in.ManagerSkills, in.Model, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := mustPrepare(t, in).Report; got.RenderHash != want.RenderHash || got.StableChars != want.StableChars {
+		t.Errorf("the sample has renderHash %s, want %s: that of a Turn without parameters on the same model", got.RenderHash, want.RenderHash)
+	}
+	in.Profile.Instructions = "{{ .other }}"
+	if _, err := prepare.Sample(in.Agent, in.Profile, nil, "small", at); err == nil || !strings.HasPrefix(err.Error(), prepare.FieldInstructions+":1:4: ") {
+		t.Errorf("Sample: %v, want the place of the undeclared variable", err)
+	}
+	if _, err := prepare.Sample(prepare.Agent{}, in.Profile, nil, "small", at); err == nil {
+		t.Error("Sample took an agent without a name")
+	}
+}

@@ -1,0 +1,197 @@
+package prepare_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+// refused runs Prepare on an input that it must refuse, and returns the error.
+func refused(t *testing.T, in prepare.Input) invalid.Error {
+	t.Helper()
+	p, err := prepare.Prepare(in)
+	wrong, ok := errors.AsType[*invalid.Error](err)
+	if !ok || p != nil {
+		t.Fatalf("Prepare = %v, %v; want nothing but an *invalid.Error", p, err)
+	}
+	return *wrong
+}
+
+func TestRefusedInput(t *testing.T) {
+	const base = "at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not blank"
+	variables := []prepare.Variable{{Name: "user", Required: true}, {Name: "tone"}}
+	for name, tc := range map[string]struct {
+		reason string
+		in     prepare.Input
+		want   invalid.Error
+	}{
+		"nothing at all": {"the agent is asked for first", prepare.Input{}, invalid.Error{Field: "Agent metadata.name", Reason: "must be given"}},
+		"blank agent": {
+			"white space is no name", input(func(in *prepare.Input) { in.Agent.Name, in.Turn.Name = " \t\n", "" }),
+			invalid.Error{Field: "Agent metadata.name", Reason: "must be given"},
+		},
+		"no turn": {
+			"then the Turn", input(func(in *prepare.Input) { in.Turn, in.Profile.Identity = prepare.Turn{}, nil }),
+			invalid.Error{Field: "Turn metadata.name", Reason: "must be given"},
+		},
+		"no identity": {
+			"then the identity, even where there are instructions", input(func(in *prepare.Input) { in.Profile.Identity, in.Profile.Instructions = nil, "Be brief." }),
+			invalid.Error{Field: "PromptProfile spec.identity", Reason: "must be given"},
+		},
+		"no base": {
+			"then what it says", input(func(in *prepare.Input) {
+				in.Profile.Identity, in.Turn.Message = &turncontext.Identity{AssistantName: "Ada"}, ""
+			}),
+			invalid.Error{Field: "PromptProfile spec", Reason: base},
+		},
+		"blank base": {"blank texts say nothing, and the agent's instructions are no base", input(func(in *prepare.Input) {
+			in.Profile.Identity = &turncontext.Identity{SystemPrompt: " ", DeveloperPrompt: "\n"}
+			in.Profile.Instructions, in.Agent.Instructions = "\t\u00a0", "Be brief."
+		}), invalid.Error{Field: "PromptProfile spec", Reason: base}},
+		"blank message": {
+			"there is nothing to answer", input(func(in *prepare.Input) { in.Turn.Message = " \n\t\u00a0" }),
+			invalid.Error{Field: "Turn spec.message", Reason: "must not be blank"},
+		},
+		"trusted contribution": {"a Turn cannot make its own texts trusted", input(func(in *prepare.Input) {
+			in.Turn.Contributions = []prompt.Contribution{{Name: "a", Text: "x"}, {Name: "b", Text: "y", Trusted: true}}
+		}), invalid.Error{
+			Field:  "Turn spec.context.contributions[1].trust",
+			Reason: `must be Untrusted: Agent "helper" does not let Turns contribute trusted text (its spec.contributionTrust)`,
+		}},
+		"trusted and blank": {"not even one that says nothing", input(func(in *prepare.Input) {
+			in.Turn.Contributions = []prompt.Contribution{{Name: "a", Trusted: true}}
+			in.Profile.Variables = variables
+		}), invalid.Error{
+			Field:  "Turn spec.context.contributions[0].trust",
+			Reason: `must be Untrusted: Agent "helper" does not let Turns contribute trusted text (its spec.contributionTrust)`,
+		}},
+		"missing required": {
+			"a required variable has no default", input(func(in *prepare.Input) { in.Profile.Variables = variables }),
+			invalid.Error{Field: "Turn spec.parameters", Reason: `must give a value for "user", which PromptProfile "support" requires`},
+		},
+		"undeclared": {"a value that nothing uses is a mistake", input(func(in *prepare.Input) {
+			in.Profile.Variables, in.Turn.Parameters = variables, map[string]string{"user": "Ada", "zone": "x", "colour": "y"}
+		}), invalid.Error{Field: "Turn spec.parameters", Reason: `"colour" is not a variable of PromptProfile "support", which declares: tone, user`}},
+		"none declared": {
+			"also where there is none", input(func(in *prepare.Input) { in.Turn.Parameters = map[string]string{"tone": "kind"} }),
+			invalid.Error{Field: "Turn spec.parameters", Reason: `"tone" is not a variable of PromptProfile "support", which declares: none`},
+		},
+		"built in": {
+			"a Turn cannot rename itself", input(func(in *prepare.Input) { in.Turn.Parameters = map[string]string{"Agent": "root"} }),
+			invalid.Error{Field: "Turn spec.parameters", Reason: `"Agent" is not a variable of PromptProfile "support", which declares: none`},
+		},
+		"unknown loaded skill": {"it is not there to be loaded", input(func(in *prepare.Input) {
+			in.Profile.Skills, in.Agent.Loaded = []prepare.Skill{{Key: "a"}, {Key: "b"}}, []string{"a", "c"}
+		}), invalid.Error{Field: "Agent spec.skills.loaded[1]", Reason: `"c" is not a skill of PromptProfile "support", which has: a, b`}},
+		"unknown available skill": {"a skill of the manager cannot be chosen", input(func(in *prepare.Input) {
+			in.ManagerSkills, in.Agent.Available = []prepare.Skill{{Key: "m"}}, []string{"m"}
+		}), invalid.Error{Field: "Agent spec.skills.available[0]", Reason: `"m" is not a skill of PromptProfile "support", which has: none`}},
+		"unknown mode": {
+			"it has no sections", input(func(in *prepare.Input) { in.Turn.Mode = "full" }),
+			invalid.Error{Field: "PromptProfile spec.mode", Reason: `"full" is not a mode: use Full, Minimal, Task or None`},
+		},
+		"unknown section": {"the error lists those that there are", input(func(in *prepare.Input) { in.Profile.Sections = []string{"agent", "Tools"} }), invalid.Error{
+			Field:  "PromptProfile spec.sections[1]",
+			Reason: `"Tools" is not a section: use ` + strings.Join(prompt.SectionNames(), ", "),
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, refused(t, tc.in)); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestBaseInstructions(t *testing.T) {
+	for name, change := range map[string]func(*prepare.Input){
+		"system prompt alone": func(in *prepare.Input) { in.Profile.Identity = &turncontext.Identity{SystemPrompt: "Be brief."} },
+		"developer prompt alone": func(in *prepare.Input) {
+			in.Profile.Identity = &turncontext.Identity{DeveloperPrompt: "Be brief."}
+		},
+		"instructions alone": func(in *prepare.Input) {
+			in.Profile.Identity, in.Profile.Instructions = &turncontext.Identity{}, "Be brief."
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := content(mustPrepare(t, input(change)), prepare.MessageSystemPrompt)
+			if want := "<instructions>\nBe brief.\n</instructions>"; !strings.Contains(got, want) {
+				t.Errorf("system prompt is %q, want it to hold %q", got, want)
+			}
+		})
+	}
+}
+
+// TestEveryAuthoredTextIsATemplate breaks one text after the other: the error must name it.
+func TestEveryAuthoredTextIsATemplate(t *testing.T) {
+	const broken = "ä\n€ {{ .nobody }}"
+	for field, change := range map[string]func(*prepare.Input){
+		"PromptProfile spec.identity.systemPrompt":    func(in *prepare.Input) { in.Profile.Identity.SystemPrompt = broken },
+		"PromptProfile spec.identity.developerPrompt": func(in *prepare.Input) { in.Profile.Identity.DeveloperPrompt = broken },
+		"PromptProfile spec.instructions":             func(in *prepare.Input) { in.Profile.Instructions = broken },
+		"PromptProfile spec.overrides.behavior":       func(in *prepare.Input) { in.Profile.Behavior = new(broken) },
+		"PromptProfile spec.overrides.tools":          func(in *prepare.Input) { in.Profile.ToolsText = new(broken) },
+		"PromptProfile spec.stablePrefix":             func(in *prepare.Input) { in.Profile.StablePrefix = broken },
+		"PromptProfile spec.dynamicSuffix":            func(in *prepare.Input) { in.Profile.DynamicSuffix = broken },
+		"PromptProfile spec.overlays[1].text":         func(in *prepare.Input) { in.Profile.Overlays = []turncontext.Overlay{{Text: "x"}, {Text: broken}} },
+		"PromptProfile spec.shaping.overlays[0].text": func(in *prepare.Input) { in.Profile.Shaping.Overlays = []turncontext.Overlay{{Text: broken}} },
+		"PromptProfile spec.guardrails[1].rule":       func(in *prepare.Input) { in.Profile.Guardrails = []turncontext.Guardrail{{Rule: "x"}, {Rule: broken}} },
+		`PromptProfile spec.skills[0].contentFrom, key "k" of ConfigMap "m"`: func(in *prepare.Input) {
+			in.Profile.Skills = []prepare.Skill{{Key: "a", Content: broken, From: `key "k" of ConfigMap "m"`}}
+		},
+		"PromptProfile spec.skills[1].content": func(in *prepare.Input) { in.Profile.Skills = []prepare.Skill{{Key: "a"}, {Key: "b", Content: broken}} },
+		"Agent spec.instructions":              func(in *prepare.Input) { in.Agent.Instructions = broken },
+	} {
+		for _, mode := range []prompt.Mode{prompt.Full, prompt.None} {
+			t.Run(field+" in mode "+string(mode), func(t *testing.T) {
+				got := refused(t, input(change, func(in *prepare.Input) { in.Turn.Mode = mode }))
+				want := invalid.Error{
+					Field: field, Line: 2, Column: 6,
+					Reason: `variable "nobody" is not declared: add it to the profile's spec.variables, or use one of .Agent.Description, .Agent.Name, .Session.Name, .Turn.Name, .Turn.Namespace`,
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("a fault is found wherever it is, also in a text that the mode has no place for: -want +got:\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+// TestNoTextOfATurnIsATemplate puts a template into all that a Turn brings along: it must reach the model as it is.
+func TestNoTextOfATurnIsATemplate(t *testing.T) {
+	const text = "{{ .tone }}"
+	in := input(func(in *prepare.Input) {
+		in.Profile.Variables = []prepare.Variable{{Name: "tone", Default: "kind"}, {Name: "given", Trusted: true}}
+		in.Profile.Instructions = "{{ .given }}"
+		in.Turn = prepare.Turn{
+			Name: "first", Message: text, Parameters: map[string]string{"given": text}, Skill: text, Preferences: []string{text},
+			History: []prepare.HistoryMessage{{Role: "user", Content: text}},
+			Shaping: turncontext.Layer{
+				Mode: text, Overlays: []turncontext.Overlay{{Text: text}}, Guardrails: []turncontext.Guardrail{{Rule: text}},
+				Expression: turncontext.Expression{Tone: text},
+			},
+			Session:       &turncontext.Session{ID: text, Subject: text, Summary: text},
+			Facts:         []turncontext.Fact{{ID: text, Text: text, Source: text}},
+			Memories:      []turncontext.Memory{{Text: text, Scope: text}},
+			Enrichments:   []turncontext.Enrichment{{Title: text, Content: text}},
+			Contributions: []prompt.Contribution{{Name: text, Text: text}},
+		}
+	})
+	count := 0
+	for _, m := range mustPrepare(t, in).Messages {
+		count += strings.Count(m.Content, text)
+		if strings.Contains(m.Content, "kind") {
+			t.Errorf("%s was rendered as a template:\n%s", m.Name, m.Content)
+		}
+	}
+	if want := 22; count != want { // message, parameter, skill, ... and the name of the contribution twice
+		t.Errorf("the model is shown %d texts as they are, want %d", count, want)
+	}
+}

@@ -1,0 +1,39 @@
+package prepare
+
+import (
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+)
+
+// ModelName names a model and its provider.
+type ModelName struct {
+	// Provider may be empty, which stands for any.
+	Provider string
+	Model    string
+}
+
+// ParseModelName splits "provider:model" at the first colon; a name without one is a model of any provider.
+func ParseModelName(name string) ModelName {
+	if provider, model, ok := strings.Cut(name, ":"); ok {
+		return ModelName{Provider: provider, Model: model}
+	}
+	return ModelName{Model: name}
+}
+
+// Resolve returns the place in a chain of the model that a Turn names; the first, if it names none. The error, an
+// *invalid.Error, lists the models of the chain.
+func Resolve(name string, chain []ModelName) (int, error) {
+	if name == "" {
+		return 0, nil
+	}
+	wanted := ParseModelName(name)
+	var known []string
+	for i, m := range chain {
+		if m.Model == wanted.Model && (wanted.Provider == "" || m.Provider == wanted.Provider) {
+			return i, nil
+		}
+		known = append(known, m.Provider+":"+m.Model)
+	}
+	return 0, invalid.Field("Turn spec.model", "%q is not a model of the agent's chain: use one of %s", name, orNone(known))
+}

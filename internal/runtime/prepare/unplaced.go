@@ -1,0 +1,43 @@
+package prepare
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+// unplaced records what was given and has no place in the prompt, because its mode or its choice of sections has no
+// section for it.
+func unplaced(in Input, a turncontext.Assembly, report prompt.Report) turncontext.Assembly {
+	reason := func(section string) (string, bool) {
+		return "the prompt has no section " + section, !slices.Contains(report.Sections, section)
+	}
+	if why, missing := reason(prompt.SectionTurnInstructions); missing {
+		a = a.Unsaid(why)
+	}
+	dropped := slices.Clone(a.Dropped)
+	drop := func(section, kind string, ids ...string) {
+		if why, missing := reason(section); missing {
+			for _, id := range ids {
+				dropped = append(dropped, turncontext.Dropped{Kind: kind, ID: id, Reason: why})
+			}
+		}
+	}
+	drop(prompt.SectionLoadedSkills, "skill", in.Agent.Loaded...)
+	drop(prompt.SectionAvailableSkills, "skill", in.Agent.Available...)
+	if s := in.Turn.Session; s != nil && strings.TrimSpace(s.Subject) != "" {
+		drop(prompt.SectionSubject, "subject", cmp.Or(s.ID, in.Turn.Name))
+	}
+	for _, c := range in.contributions() {
+		if strings.TrimSpace(c.Text) == "" {
+			dropped = append(dropped, turncontext.Dropped{Kind: "contribution", ID: c.Name, Reason: "it is blank"})
+			continue
+		}
+		drop(prompt.SectionLiveContext, "contribution", c.Name)
+	}
+	a.Dropped = dropped
+	return a
+}

@@ -1,0 +1,163 @@
+package prompt
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/runtime/canonical"
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+)
+
+// Tool is what a model is told of a tool.
+type Tool struct {
+	// Name of the tool, 1 to 64 letters, digits, '_' and '-', beginning with a letter or '_'.
+	Name string `json:"name"`
+	// Description of what it does, and UseWhen of when to use it; may be empty.
+	Description string `json:"description,omitempty"`
+	UseWhen     string `json:"useWhen,omitempty"`
+	// Parameters in their order.
+	Parameters []Parameter `json:"parameters,omitempty"`
+	// EndsTurn is true for a tool whose success ends the Turn.
+	EndsTurn bool `json:"endsTurn,omitempty"`
+}
+
+// Parameter of a tool.
+type Parameter struct {
+	// Name of the parameter, 1 to 64 letters, digits and '_', beginning with a letter or '_'.
+	Name string `json:"name"`
+	// Type is string, integer, number, boolean, array, object or enum; string if empty.
+	Type     string `json:"type,omitempty"`
+	Required bool   `json:"required,omitempty"`
+	// Default as JSON; none if it is empty or null.
+	Default json.RawMessage `json:"default,omitempty"`
+	// Enum lists the values; a parameter of type enum has at least one.
+	Enum []string `json:"enum,omitempty"`
+	// Description of the parameter; may be empty.
+	Description string `json:"description,omitempty"`
+}
+
+var (
+	toolName       = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)
+	parameterName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
+	parameterTypes = []string{"string", "integer", "number", "boolean", "array", "object", "enum"}
+)
+
+// LoadSkill is the tool that gives the model a skill; a Turn has it if a skill is available.
+func LoadSkill() Tool {
+	return Tool{
+		Name: "load_skill", Description: "Returns an available skill: its key, its name and its content.",
+		Parameters: []Parameter{{Name: "key", Type: "string", Required: true, Description: "The key of the skill, as the list of available skills has it."}},
+	}
+}
+
+// SubAgent is the tool that hands a task on to another agent.
+func SubAgent(name, description string) Tool {
+	return Tool{
+		Name: name, Description: description,
+		Parameters: []Parameter{
+			{Name: "task", Type: "string", Required: true, Description: "What is to be done, complete in itself: the agent sees nothing else of this conversation."},
+			{Name: "context", Type: "string", Description: "What the agent must know to do it."},
+		},
+	}
+}
+
+// validate returns an *invalid.Error if no model could be told of the tool, the i-th of its list.
+func (t Tool) validate(i int) error {
+	field := fmt.Sprintf("tools[%d]", i)
+	if !toolName.MatchString(t.Name) {
+		return invalid.Field(field+".name", "%q must be 1 to 64 letters, digits, '_' and '-', beginning with a letter or '_'", t.Name)
+	}
+	for j, p := range t.Parameters {
+		at := fmt.Sprintf("%s.parameters[%d]", field, j)
+		switch {
+		case !parameterName.MatchString(p.Name):
+			return invalid.Field(at+".name", "%q of tool %q must be 1 to 64 letters, digits and '_', beginning with a letter or '_'", p.Name, t.Name)
+		case p.Type != "" && !slices.Contains(parameterTypes, p.Type):
+			return invalid.Field(at+".type", "%q of tool %q must be one of %s", p.Type, t.Name, strings.Join(parameterTypes, ", "))
+		case p.Type == "enum" && len(p.Enum) == 0:
+			return invalid.Field(at+".enum", "parameter %q of tool %q must list at least one value", p.Name, t.Name)
+		case len(p.Default) > 0 && !json.Valid(p.Default):
+			return invalid.Field(at+".default", "the default of parameter %q of tool %q must be JSON", p.Name, t.Name)
+		}
+	}
+	return nil
+}
+
+func renderTools(r *rendering) (string, bool) {
+	if r.ToolsText != nil {
+		return r.authored(*r.ToolsText), true
+	}
+	if len(r.Tools) == 0 {
+		return "(none)\n\n" + noToolsText, false
+	}
+	entries := make([]string, 0, len(r.Tools))
+	for _, t := range r.Tools {
+		entries = append(entries, t.entry())
+	}
+	return toolRules + "\n\n" + strings.Join(entries, "\n"), false
+}
+
+// entry is what the prompt says of the tool.
+func (t Tool) entry() string {
+	var b strings.Builder
+	b.WriteString("- " + fence.Line(t.Name))
+	if d := fence.Line(t.Description); d != "" {
+		b.WriteString(": " + d)
+	}
+	if u := fence.Line(t.UseWhen); u != "" {
+		b.WriteString("\n  Use when: " + u)
+	}
+	if len(t.Parameters) > 0 {
+		b.WriteString("\n  Parameters:")
+	}
+	for _, p := range t.Parameters {
+		b.WriteString("\n    - " + p.entry())
+	}
+	if t.EndsTurn {
+		b.WriteString("\n  Ends the turn.")
+	}
+	return b.String()
+}
+
+// entry is what the prompt says of the parameter.
+func (p Parameter) entry() string {
+	kind := p.Type
+	if kind == "" {
+		kind = "string"
+	}
+	text := fence.Line(p.Name) + ": " + kind
+	if p.Required {
+		text += ", required"
+	}
+	if value, ok := p.defaultText(); ok {
+		text += ", default=" + fence.Line(value)
+	}
+	if p.Enum != nil {
+		values := make([]string, 0, len(p.Enum))
+		for _, v := range p.Enum {
+			values = append(values, fence.Line(v))
+		}
+		text += ", enum=" + strings.Join(values, "|")
+	}
+	if d := fence.Line(p.Description); d != "" {
+		text += " — " + d
+	}
+	return text
+}
+
+// defaultText is the default as people write it: a text without its quotes, all else as canonical JSON.
+func (p Parameter) defaultText() (string, bool) {
+	data, err := canonical.JSON(p.Default)
+	if err != nil || string(data) == "null" {
+		return "", false
+	}
+	var text string
+	if json.Unmarshal(data, &text) == nil {
+		return text, true
+	}
+	return string(data), true
+}

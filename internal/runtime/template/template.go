@@ -1,0 +1,137 @@
+// Package template renders authored texts: what the authors of a profile and an agent wrote, with the values of variables.
+// A text can decide and insert, and nothing else: no loops, no files, no environment, no time, no network.
+package template
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	texttemplate "text/template"
+
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
+)
+
+// MaxRenderedBytes bounds what one text may render to.
+const MaxRenderedBytes = 1 << 20
+
+// Text is a rendered text.
+type Text struct {
+	// Body of the text, valid UTF-8.
+	Body string
+	// Fenced is true if the body may hold values in fences, which fence.Notice explains.
+	Fenced bool
+}
+
+// Blank reports whether the text says nothing.
+func (t Text) Blank() bool { return strings.TrimSpace(t.Body) == "" }
+
+// Value of a variable.
+type Value struct {
+	// Text of the value.
+	Text string
+	// Trusted values are inserted as they are, all others are fenced.
+	Trusted bool
+}
+
+// Object is a built-in name with fields: {{ .Agent.Name }}.
+type Object struct {
+	// Fields and their values.
+	Fields map[string]string
+	// Absent is true if there is no such object here. {{ if .Session }} is false then, and to print a field is an error.
+	Absent bool
+}
+
+// Scope is what templates may use.
+type Scope struct {
+	// Variables by name: {{ .name }}.
+	Variables map[string]Value
+	// Objects by name.
+	Objects map[string]Object
+}
+
+// untrusted is a value that templates compare and test as it came, and print in a fence.
+type untrusted string
+
+// String returns the value, cleaned and fenced.
+func (u untrusted) String() string { return fence.UntrustedInline(string(u)) }
+
+// Render renders one text. The error, an *invalid.Error, names the field and the place in the text.
+func (s Scope) Render(field, text string) (Text, error) {
+	if !strings.Contains(text, "{{") {
+		return rendered(field, text, false)
+	}
+	tmpl, err := texttemplate.New(field).Option("missingkey=error").Parse(text)
+	if err != nil {
+		return Text{}, parseError(field, text, err)
+	}
+	c := checker{field: field, text: text, scope: s}
+	if tmpl.Tree != nil {
+		c.list(tmpl.Root)
+	}
+	if len(tmpl.Templates()) > 1 {
+		c.failAt(c.definition(), "{{ define }} is not available: write the text where it is used")
+	}
+	if c.err != nil {
+		return Text{}, c.err
+	}
+	buf := &boundedBuffer{}
+	if err := tmpl.Execute(buf, s.data()); err != nil {
+		return Text{}, execError(field, text, err)
+	}
+	return rendered(field, buf.String(), c.untrusted)
+}
+
+// rendered returns a body as a Text. Each byte that is not UTF-8 becomes one U+FFFD, as in a fence.
+func rendered(field, body string, fenced bool) (Text, error) {
+	body = strings.Map(func(r rune) rune { return r }, body) // Map hands invalid bytes over as U+FFFD
+	if len(body) > MaxRenderedBytes {
+		return Text{}, execError(field, "", errTooLong)
+	}
+	return Text{Body: body, Fenced: fenced}, nil
+}
+
+func (s Scope) data() map[string]any {
+	data := make(map[string]any, len(s.Variables)+len(s.Objects))
+	for name, v := range s.Variables {
+		if v.Trusted {
+			data[name] = v.Text
+		} else {
+			data[name] = untrusted(v.Text)
+		}
+	}
+	for name, object := range s.Objects {
+		data[name] = map[string]string{}
+		if !object.Absent {
+			data[name] = object.Fields
+		}
+	}
+	return data
+}
+
+// names lists all that a template may use, for messages.
+func (s Scope) names() string {
+	var all []string
+	for name := range s.Variables {
+		all = append(all, "."+name)
+	}
+	for name, object := range s.Objects {
+		for f := range object.Fields {
+			all = append(all, "."+name+"."+f)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+var errTooLong = errors.New("rendered text is too long")
+
+type boundedBuffer struct{ bytes.Buffer }
+
+// Write refuses to grow beyond MaxRenderedBytes.
+func (b *boundedBuffer) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > MaxRenderedBytes {
+		return 0, errTooLong
+	}
+	return b.Buffer.Write(p)
+}

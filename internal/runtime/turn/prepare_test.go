@@ -1,0 +1,268 @@
+package turn_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+var errGone = errors.New("the profile is gone")
+
+// gone is a preparation that must not be asked for: the journal has all that is needed.
+func gone(t *testing.T) func(context.Context) (prepare.Input, error) {
+	t.Helper()
+	return func(context.Context) (prepare.Input, error) {
+		t.Error("the run asked what its messages are made of")
+		return prepare.Input{}, errGone
+	}
+}
+
+func TestPreparationThatFails(t *testing.T) {
+	wrong := invalid.Field("Agent spec.timeZone", "no such zone")
+	for name, tc := range map[string]struct {
+		reason string
+		err    error
+		stop   turn.Stop
+	}{
+		"wrong input": {"nothing but another input cures it: the Turn ends", wrong, turn.StopPreparationError},
+		"wrapped":     {"however it is wrapped", errors.Join(errors.New("context"), wrong), turn.StopPreparationError},
+		"no answer":   {"a later run may have more luck", errGone, ""},
+		"cut off":     {"so may it if this one was stopped", context.Canceled, ""},
+	} {
+		for _, only := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				j := &journaltest.Memory{}
+				c, s := candidate("p0", 2, says("never asked"))
+				d, _ := candidate("p1", 2, says("never asked"))
+				in := input(c, d)
+				in.PrepareOnly = only
+				in.Preparation = func(context.Context) (prepare.Input, error) { return prepare.Input{}, tc.err }
+				result, err := engine(j).Run(t.Context(), in)
+				if s.asked() != 0 {
+					t.Errorf("the model was asked %d times without a prompt", s.asked())
+				}
+				if tc.stop == "" {
+					if result != nil || !errors.Is(err, tc.err) || len(kinds(t, j)) != 0 {
+						t.Errorf("Run = %+v, %v with %v in the journal; want the error and nothing recorded: %s", result, err, kinds(t, j), tc.reason)
+					}
+					return
+				}
+				if err != nil || result.Stop != tc.stop || result.Message != "Agent spec.timeZone: no such zone" || result.Preparation != nil {
+					t.Errorf("Run = %+v, %v; want stop %s and the field: %s", result, err, tc.stop, tc.reason)
+				}
+				if diff := cmp.Diff([]journal.Kind{"finalized"}, kinds(t, j)); diff != "" {
+					t.Errorf("journal: -want +got:\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+// TestAnInputThatNoPromptCanBeMadeOf is found by the engine and not by the preparation.
+func TestAnInputThatNoPromptCanBeMadeOf(t *testing.T) {
+	c, s := candidate("p0", 2, says("never asked"))
+	in := input(c)
+	in.Preparation = making(func(m *prepare.Input) { m.Profile.Instructions = "Hi {{ .nobody }}" })
+	result, err := engine(&journaltest.Memory{}).Run(t.Context(), in)
+	if err != nil || result.Stop != turn.StopPreparationError || !strings.HasPrefix(result.Message, "PromptProfile spec.instructions:1:7: ") || s.asked() != 0 {
+		t.Errorf("Run = %+v, %v after %d requests; want the place of the fault", result, err, s.asked())
+	}
+}
+
+func TestWhatTheJournalKeepsForAFallback(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		chain  int
+		only   bool
+		want   []journal.Kind
+	}{
+		"one model":    {"there is no other to make messages for", 1, false, []journal.Kind{"prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
+		"two models":   {"the second may have to serve", 2, false, []journal.Kind{"preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
+		"prepare only": {"no model is asked, so none fails", 2, true, []journal.Kind{"prompt.rendered", "prepared", "finalized"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var chain []turn.Candidate
+			for _, provider := range []string{"p0", "p1"}[:tc.chain] {
+				c, _ := candidate(provider, 1, says("Nothing."))
+				chain = append(chain, c)
+			}
+			in := input(chain...)
+			in.PrepareOnly = tc.only
+			j := &journaltest.Memory{}
+			if _, err := engine(j).Run(t.Context(), in); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, kinds(t, j)); diff != "" {
+				t.Errorf("journal: %s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// rich is a material with all that JSON could lose.
+func rich(t *testing.T) func(*prepare.Input) {
+	t.Helper()
+	zone, err := time.LoadLocation("America/New_York") // which has a name for its offset, that JSON has not
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(m *prepare.Input) {
+		m.Now = at.Add(123456789).In(zone)
+		m.Agent.MaxMemories = 1
+		m.Profile.Behavior = new("")
+		m.Profile.Identity.Traits.Voice = "Concise"
+		m.Profile.Variables = []prepare.Variable{{Name: "user", Required: true}, {Name: "tier", Trusted: true}}
+		m.Profile.Instructions = "For {{ .user }}, {{ .tier }}, in {{ .Session.Name }}."
+		m.Tools = []prompt.Tool{{Name: "find", Parameters: []prompt.Parameter{{Name: "n", Default: []byte("1.0")}}}}
+		m.Turn.Parameters = map[string]string{"user": "<Bob>", "tier": "gold"}
+		m.Turn.Session = &turncontext.Session{ID: "s-1", Subject: "Order 1042", Momentum: turncontext.Low, UnresolvedQuestions: []string{"Who?"}}
+		m.Turn.Memories = []turncontext.Memory{{ID: "m1", Text: "x", Relevance: 0.1}, {ID: "m2", Text: "y", Relevance: 0.30000000000000004}}
+		m.Turn.Enrichments = []turncontext.Enrichment{{ID: "e1", Content: "for people", Audience: "Product"}, {ID: "e2", Title: "T", Content: "z", Audience: "Mixed"}}
+		m.Turn.Shaping.ResponseStyle.PreferMarkdown = new(false)
+	}
+}
+
+func TestAFallbackIsMadeOfTheSame(t *testing.T) {
+	for name, change := range map[string]func(*prepare.Input){
+		"rich":        rich(t),
+		"no sections": func(m *prepare.Input) { m.Profile.Sections = []string{} },
+		"some":        func(m *prepare.Input) { m.Profile.Sections = []string{"environment", "agent"} },
+	} {
+		for _, restart := range []bool{false, true} {
+			for store, open := range journals {
+				t.Run(name+"/"+store, func(t *testing.T) {
+					one, _ := candidate("p0", 1, fails(model.Auth))
+					two, second := candidate("p1", 1, says("Nothing."))
+					in := input(one, two)
+					calls := 0
+					make := making(change)
+					in.Preparation = func(ctx context.Context) (prepare.Input, error) {
+						if calls++; calls > 1 {
+							t.Error("the run asked twice what its messages are made of")
+						}
+						return make(ctx)
+					}
+					if _, err := engine(open(t)).Run(t.Context(), in); err != nil {
+						t.Fatal(err)
+					}
+					if restart { // when the first model has failed, and the profile is another by now
+						first := &journaltest.Memory{}
+						in.Preparation = making(change)
+						if _, err := engine(first).Run(t.Context(), in); err != nil {
+							t.Fatal(err)
+						}
+						in.Epoch, in.Preparation = 2, gone(t)
+						two, second = candidate("p1", 1, says("Nothing."))
+						in.Chain = []turn.Candidate{one, two}
+						if _, err := engine(copyOf(t, first, open(t), 5)).Run(t.Context(), in); err != nil {
+							t.Fatal(err)
+						}
+					}
+					want, err := making(change)(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					want.Provider, want.Model = "p1", "m"
+					prepared, err := prepare.Prepare(want)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if diff := cmp.Diff(prepared.Messages, second.requests[0].Messages); diff != "" {
+						t.Errorf("the second model got (restart %t) -want +got:\n%s", restart, diff)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestCitationsAreOfThePreparedRecord resumes a Turn whose input is gone.
+func TestCitationsAreOfThePreparedRecord(t *testing.T) {
+	from, _ := whole(t)
+	c, _ := candidate("p0", 2, says("Nothing."))
+	in := input(c)
+	in.Epoch, in.Preparation = 2, gone(t)
+	result, err := engine(copyOf(t, from, &journaltest.Memory{}, 2)).Run(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"notes/a.md"}, result.Record.Citations); diff != "" {
+		t.Errorf("citations: -want +got:\n%s", diff)
+	}
+}
+
+func TestPromptRendered(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, says("Nothing."))
+	in := input(c)
+	in.Preparation = making(rich(t), func(m *prepare.Input) { m.Profile.Tags = []string{"de"} })
+	result, err := engine(j).Run(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := journal.Open(t.Context(), j, "uid", 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := journal.Last[map[string]any](log, journal.PromptRendered)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"name": "support", "id": "support.default", "version": "1.0.0", "tags": []any{"de"}, "variables": []any{"tier", "user"},
+		"renderHash": result.Preparation.RenderHash, "promptHash": result.Preparation.PromptHash, "contextHash": result.Preparation.ContextHash,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the entry names the prompt and its hashes, and no value of a variable: -want +got:\n%s", diff)
+	}
+}
+
+// TestThePreparationIsBoundedByTheTurn reads from a server that never answers.
+func TestThePreparationIsBoundedByTheTurn(t *testing.T) {
+	stopping := errors.New("the executor stops")
+	for name, tc := range map[string]struct {
+		reason string
+		end    error // of the run's context; nil leaves it to the deadline
+		stop   turn.Stop
+		err    error
+	}{
+		"deadline":  {"the time of the Turn is over for this, too", nil, turn.StopDeadline, nil},
+		"cancelled": {"a cancelled Turn ends at once", turn.ErrCancelled, turn.StopCancelled, nil},
+		"stopping":  {"any other cause leaves the Turn to a later run", stopping, "", stopping},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				c, s := candidate("p0", 1, says("never asked"))
+				in := input(c)
+				in.Preparation = func(ctx context.Context) (prepare.Input, error) {
+					if tc.end != nil {
+						cancel(tc.end)
+					}
+					<-ctx.Done()
+					return prepare.Input{}, fmt.Errorf("failed to read: %w", ctx.Err())
+				}
+				result, err := engine(&journaltest.Memory{}).Run(ctx, in)
+				if !errors.Is(err, tc.err) || (result == nil) != (tc.stop == "") || result != nil && result.Stop != tc.stop || s.asked() != 0 {
+					t.Errorf("Run = %+v, %v after %d requests; want %q, %v: %s", result, err, s.asked(), tc.stop, tc.err, tc.reason)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,176 @@
+package turncontext
+
+import "slices"
+
+// Input is all that an Assembly is made of.
+type Input struct {
+	// TurnName is the id of the session's block where the session has none.
+	TurnName string
+	Identity Identity
+	// Profile and Turn say how the answer should be; the Turn comes after the profile.
+	Profile, Turn Layer
+	// Session is what is known of the conversation; nil if there is none.
+	Session *Session
+	// Memories are candidates, of which at most MaxMemories are used.
+	Memories    []Memory
+	MaxMemories int
+	// Enrichments are candidates.
+	Enrichments []Enrichment
+	// Facts and Preferences in their order.
+	Facts       []Fact
+	Preferences []string
+}
+
+func (in Input) overlays() []Overlay { return slices.Concat(in.Profile.Overlays, in.Turn.Overlays) }
+
+func (in Input) guardrails() []Guardrail {
+	return slices.Concat(in.Profile.Guardrails, in.Turn.Guardrails)
+}
+
+// Assembly is how the context of a Turn came about. It marshals to JSON and back without loss.
+type Assembly struct {
+	Identity      IdentityReport `json:"identity"`
+	Expression    Expression     `json:"expression"`
+	ResponseStyle ResponseStyle  `json:"responseStyle,omitzero"`
+	Segments      Segments       `json:"segments"`
+	// Blocks are the pieces of context that the model is shown, in their order.
+	Blocks     []Block    `json:"blocks"`
+	Provenance Provenance `json:"provenance"`
+	// Dropped is what was given and is not in the prompt, with the reasons.
+	Dropped []Dropped `json:"dropped,omitempty"`
+}
+
+// IdentityReport says who the assistant is.
+type IdentityReport struct {
+	AssistantName string `json:"assistantName,omitempty"`
+	// TraitsApplied is true if the identity has traits.
+	TraitsApplied bool `json:"traitsApplied"`
+	// Summary lists what the identity has, such as voice:Concise.
+	Summary []string `json:"summary"`
+}
+
+// Provenance lists by id what a prompt was made of. The lists are never nil.
+type Provenance struct {
+	UsedMemoryIDs        []string `json:"usedMemoryIDs"`
+	DroppedMemoryIDs     []string `json:"droppedMemoryIDs"`
+	UsedEnrichmentIDs    []string `json:"usedEnrichmentIDs"`
+	DroppedEnrichmentIDs []string `json:"droppedEnrichmentIDs"`
+	UsedGuardrailIDs     []string `json:"usedGuardrailIDs"`
+	UsedOverlayIDs       []string `json:"usedOverlayIDs"`
+}
+
+// Context is what the model is shown of an Input.
+type Context struct {
+	Session     *Session
+	Facts       []Fact
+	Preferences []string
+	// Enrichments and Memories that were selected, in their order.
+	Enrichments []Enrichment
+	Memories    []Memory
+}
+
+// Assemble composes the context of a Turn and the record of it. It is pure.
+func Assemble(in Input) (Assembly, Context) {
+	shown, provenance, dropped := choose(in)
+	return Assembly{
+		Identity: identity(in.Identity), Expression: expression(in),
+		ResponseStyle: in.Profile.ResponseStyle.over(in.Turn.ResponseStyle),
+		Segments:      segments(in), Blocks: blocks(in.TurnName, shown), Provenance: provenance, Dropped: dropped,
+	}, shown
+}
+
+// Unsaid returns the assembly for a prompt that has no place for the Turn's instructions: none of the overlays and
+// guardrails is in it, and the record says so.
+func (a Assembly) Unsaid(reason string) Assembly {
+	a.Dropped = slices.Clone(a.Dropped)
+	for _, id := range a.Provenance.UsedOverlayIDs {
+		a.Dropped = append(a.Dropped, Dropped{"overlay", id, reason})
+	}
+	for _, id := range a.Provenance.UsedGuardrailIDs {
+		a.Dropped = append(a.Dropped, Dropped{"guardrail", id, reason})
+	}
+	a.Provenance.UsedOverlayIDs, a.Provenance.UsedGuardrailIDs = []string{}, []string{}
+	return a
+}
+
+// choose selects what the model is shown and records what became of each candidate.
+func choose(in Input) (Context, Provenance, []Dropped) {
+	var dropped []Dropped
+	drop := func(kind, reason string) func(id string) {
+		return func(id string) { dropped = append(dropped, Dropped{kind, id, reason}) }
+	}
+	memories, memoriesOver := selectMemories(in.Memories, in.MaxMemories)
+	each(memoriesOver, Memory.id, drop("memory", overCap))
+	enrichments, over, excluded := selectEnrichments(in.Enrichments)
+	each(over, Enrichment.id, drop("enrichment", overCap))
+	each(excluded, Enrichment.id, drop("enrichment", notForModels))
+	overlays, blankOverlays := said(in.overlays(), Overlay.text)
+	each(blankOverlays, Overlay.id, drop("overlay", rendersBlank))
+	guardrails, blankGuardrails := said(in.guardrails(), Guardrail.text)
+	each(blankGuardrails, Guardrail.id, drop("guardrail", rendersBlank))
+
+	shown := Context{
+		Session: in.Session, Facts: in.Facts, Preferences: in.Preferences, Enrichments: enrichments, Memories: memories,
+	}
+	return shown, Provenance{
+		UsedMemoryIDs: ids(memories, Memory.id), DroppedMemoryIDs: ids(memoriesOver, Memory.id),
+		UsedEnrichmentIDs: ids(enrichments, Enrichment.id), DroppedEnrichmentIDs: ids(slices.Concat(over, excluded), Enrichment.id),
+		UsedGuardrailIDs: ids(guardrails, Guardrail.id), UsedOverlayIDs: ids(overlays, Overlay.id),
+	}, dropped
+}
+
+func (m Memory) id() string      { return m.ID }
+func (e Enrichment) id() string  { return e.ID }
+func (o Overlay) id() string     { return o.ID }
+func (o Overlay) text() string   { return o.Text }
+func (g Guardrail) id() string   { return g.ID }
+func (g Guardrail) text() string { return g.Rule }
+
+func each[T any](list []T, id func(T) string, do func(string)) {
+	for _, item := range list {
+		do(id(item))
+	}
+}
+
+func ids[T any](list []T, id func(T) string) []string {
+	all := make([]string, 0, len(list))
+	each(list, id, func(s string) { all = append(all, s) })
+	return all
+}
+
+// said parts the items that say something from those that are blank.
+func said[T any](list []T, text func(T) string) (some, none []T) {
+	for _, item := range list {
+		if blank(text(item)) {
+			none = append(none, item)
+		} else {
+			some = append(some, item)
+		}
+	}
+	return some, none
+}
+
+// developerPromptPresent is the summary of an identity whose developer prompt is the first of the developer segments.
+const developerPromptPresent = "base:developer-prompt-present"
+
+func identity(i Identity) IdentityReport {
+	r := IdentityReport{AssistantName: i.AssistantName, TraitsApplied: i.Traits != (Traits{}), Summary: []string{}}
+	for _, s := range []struct{ name, value string }{
+		{"name", i.AssistantName},
+		{"voice", i.Traits.Voice},
+		{"formality", i.Traits.Formality},
+		{"proactivity", string(i.Traits.Proactivity)},
+		{"risk-posture", i.Traits.RiskPosture},
+	} {
+		if s.value != "" {
+			r.Summary = append(r.Summary, s.name+":"+s.value)
+		}
+	}
+	if !blank(i.SystemPrompt) {
+		r.Summary = append(r.Summary, "base:system-prompt-present")
+	}
+	if !blank(i.DeveloperPrompt) {
+		r.Summary = append(r.Summary, developerPromptPresent)
+	}
+	return r
+}

@@ -1,0 +1,101 @@
+package turncontext
+
+import (
+	"cmp"
+	"strings"
+)
+
+// defaultExpression is how an assistant speaks where nothing says otherwise.
+var defaultExpression = Expression{
+	Directness: Medium, Warmth: Medium, Humor: HumorLight, Initiative: Medium, ExplanationDensity: Medium,
+}
+
+// expression layers what bears on how the assistant speaks; what comes later wins, field by field.
+func expression(in Input) Expression {
+	e := fromTraits(in.Identity.Traits)
+	e = e.over(in.Profile.Expression).over(in.Turn.Expression)
+	if in.Session != nil && in.Session.Momentum == Low && e.ExplanationDensity == Low {
+		e.ExplanationDensity = Medium // a conversation that stalls needs more words, whoever wanted few
+	}
+	e = defaultExpression.over(e)
+	for _, g := range in.guardrails() {
+		if !blank(g.Rule) {
+			e.Humor = capped(e.Humor, g)
+		}
+	}
+	return e
+}
+
+// fromTraits is what the traits of an identity say.
+func fromTraits(t Traits) Expression {
+	e := Expression{Initiative: t.Proactivity}
+	switch t.Voice {
+	case "":
+	case VoiceConcise:
+		e.Directness, e.ExplanationDensity = High, Low
+	case VoiceVerbose:
+		e.Directness, e.ExplanationDensity = Low, High
+	case VoiceBalanced:
+		e.Directness, e.ExplanationDensity = Medium, Medium
+	default:
+		e.ExplanationDensity = Medium
+	}
+	switch t.Formality {
+	case FormalityFormal, FormalityProfessional, FormalityAcademic:
+		e.Warmth, e.Humor = Medium, HumorLight
+	case FormalityCasual:
+		e.Warmth, e.Humor = High, HumorNormal
+	case FormalityFriendly:
+		e.Warmth, e.Humor = High, HumorLight
+	}
+	return e
+}
+
+// over returns the expression with the fields that a later layer gives.
+func (e Expression) over(later Expression) Expression {
+	return Expression{
+		Tone:               cmp.Or(later.Tone, e.Tone),
+		Directness:         cmp.Or(later.Directness, e.Directness),
+		Warmth:             cmp.Or(later.Warmth, e.Warmth),
+		Humor:              cmp.Or(later.Humor, e.Humor),
+		Initiative:         cmp.Or(later.Initiative, e.Initiative),
+		ExplanationDensity: cmp.Or(later.ExplanationDensity, e.ExplanationDensity),
+	}
+}
+
+// capped lowers humor as a guardrail of tone or sensitivity demands. It never raises it.
+func capped(h Humor, g Guardrail) Humor {
+	switch {
+	case g.Kind != GuardrailTone && g.Kind != GuardrailSensitivity:
+		return h
+	case g.Priority == High:
+		return HumorOff
+	case h == HumorNormal:
+		return HumorLight
+	}
+	return h
+}
+
+// Line says the expression in one line for the model, empty where all is as by default.
+func (e Expression) Line() string {
+	e.Tone = line(e.Tone)
+	if e == defaultExpression || e == (Expression{}) {
+		return ""
+	}
+	var parts []string
+	for _, p := range []struct{ name, value string }{
+		{"tone", e.Tone},
+		{"directness", lower(e.Directness)},
+		{"warmth", lower(e.Warmth)},
+		{"humor", lower(e.Humor)},
+		{"initiative", lower(e.Initiative)},
+		{"density of explanation", lower(e.ExplanationDensity)},
+	} {
+		if p.value != "" {
+			parts = append(parts, p.name+" "+p.value)
+		}
+	}
+	return "Way of expression: " + strings.Join(parts, ", ") + "."
+}
+
+func lower[T ~string](word T) string { return strings.ToLower(string(word)) }

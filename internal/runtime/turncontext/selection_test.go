@@ -1,0 +1,194 @@
+package turncontext_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	tc "github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+// memories are as many as relevances, called m0, m1 and so on.
+func memories(relevances ...float64) []tc.Memory {
+	var all []tc.Memory
+	for i, r := range relevances {
+		all = append(all, tc.Memory{ID: fmt.Sprintf("m%d", i), Text: fmt.Sprintf("memory %d", i), Relevance: r})
+	}
+	return all
+}
+
+// enrichments are as many as importances, called e0, e1 and so on.
+func enrichments(importances ...tc.Level) []tc.Enrichment {
+	var all []tc.Enrichment
+	for i, l := range importances {
+		all = append(all, tc.Enrichment{ID: fmt.Sprintf("e%d", i), Kind: "Other", Content: "x", Importance: l})
+	}
+	return all
+}
+
+func TestTheMostRelevantMemoriesAreUsed(t *testing.T) {
+	thirteen := memories(0, .1, .2, .3, .4, 0, .1, .2, .3, .4, 0, .1, .2)
+	for name, c := range map[string]struct {
+		reason        string
+		candidates    []tc.Memory
+		most          int
+		used, dropped []string
+	}{
+		"none":              {"nothing of nothing; the lists are never nil", nil, 10, []string{}, []string{}},
+		"thirteen":          {"the highest first, equal ones in the order in which they came, at most 10", thirteen, 10, []string{"m4", "m9", "m3", "m8", "m2", "m7", "m12", "m1", "m6", "m11"}, []string{"m0", "m5", "m10"}},
+		"three":             {"an agent may want fewer", thirteen, 3, []string{"m4", "m9", "m3"}, []string{"m8", "m2", "m7", "m12", "m1", "m6", "m11", "m0", "m5", "m10"}},
+		"zero":              {"or none at all", memories(.5, 1), 0, []string{}, []string{"m1", "m0"}},
+		"less than nothing": {"fewer than none is none", memories(.5, 1), -1, []string{}, []string{"m1", "m0"}},
+		"more than ten":     {"but never more than 10", thirteen, 64, []string{"m4", "m9", "m3", "m8", "m2", "m7", "m12", "m1", "m6", "m11"}, []string{"m0", "m5", "m10"}},
+		"absent relevance":  {"no relevance is 0, so the order stays", memories(0, 0, 0), 2, []string{"m0", "m1"}, []string{"m2"}},
+		"last is best":      {"the last may be the first", memories(0, 0, 1), 10, []string{"m2", "m0", "m1"}, []string{}},
+		"one id twice":      {"ids are not compared", []tc.Memory{{ID: "x", Text: "one"}, {ID: "x", Text: "two"}}, 10, []string{"x", "x"}, []string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			given := slices.Clone(c.candidates)
+			got, shown := tc.Assemble(tc.Input{Memories: given, MaxMemories: c.most})
+			if diff := cmp.Diff([][]string{c.used, c.dropped}, [][]string{got.Provenance.UsedMemoryIDs, got.Provenance.DroppedMemoryIDs}); diff != "" {
+				t.Errorf("used and dropped: %s: -want +got:\n%s", c.reason, diff)
+			}
+			if diff := cmp.Diff(c.candidates, given); diff != "" {
+				t.Errorf("the candidates must stay as they were given: -want +got:\n%s", diff)
+			}
+			checkShown(t, "memory", c.used, c.dropped, got, len(shown.Memories))
+		})
+	}
+}
+
+// checkShown fails the test where the context, the blocks or the list of what was dropped say other than the provenance.
+func checkShown(t *testing.T, kind string, used, dropped []string, got tc.Assembly, shown int) {
+	t.Helper()
+	blocks, out := []string{}, []string{}
+	for _, b := range got.Blocks {
+		blocks = append(blocks, b.ID)
+	}
+	for _, d := range got.Dropped {
+		if d.Kind == kind {
+			out = append(out, d.ID)
+		}
+	}
+	want := []string{}
+	for _, id := range used {
+		want = append(want, kind+"-"+id)
+	}
+	if diff := cmp.Diff([][]string{want, dropped}, [][]string{blocks, out}); diff != "" || shown != len(used) {
+		t.Errorf("the model is shown %d of %d; blocks and what was dropped: -want +got:\n%s", shown, len(used), diff)
+	}
+}
+
+func TestTheMostImportantEnrichmentsAreUsed(t *testing.T) {
+	product := func(list []tc.Enrichment, at ...int) []tc.Enrichment {
+		for _, i := range at {
+			list[i].Audience = "Product"
+		}
+		return list
+	}
+	for name, c := range map[string]struct {
+		reason        string
+		candidates    []tc.Enrichment
+		used, dropped []string
+	}{
+		"none":    {"nothing of nothing; the lists are never nil", nil, []string{}, []string{}},
+		"eleven":  {"High, then Medium and absent ones as they came, then Low, at most 8", enrichments("Low", "High", "", "Medium", "Low", "High", "", "Medium", "", "Low", "High"), []string{"e1", "e5", "e10", "e2", "e3", "e6", "e7", "e8"}, []string{"e0", "e4", "e9"}},
+		"product": {"what is for the product never reaches the model", product(enrichments("High", "Low"), 0), []string{"e1"}, []string{"e0"}},
+		"both": {
+			"first those over the cap in sorted order, then those excluded as they came",
+			product(enrichments("High", "Low", "High", "", "", "", "", "", "", "", "", "High", ""), 0, 11),
+			[]string{"e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9"},
+			[]string{"e10", "e12", "e1", "e0", "e11"},
+		},
+		"all excluded": {"all of them may be for the product", product(enrichments("High", ""), 0, 1), []string{}, []string{"e0", "e1"}},
+		"other audiences": {
+			"the model is shown what is for the assistant or for both; the word is compared as it is",
+			[]tc.Enrichment{{ID: "a", Audience: "Assistant"}, {ID: "m", Audience: "Mixed"}, {ID: "p", Audience: "product"}, {ID: "n"}},
+			[]string{"a", "m", "p", "n"},
+			[]string{},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			given := slices.Clone(c.candidates)
+			got, shown := tc.Assemble(tc.Input{Enrichments: given})
+			if diff := cmp.Diff([][]string{c.used, c.dropped}, [][]string{got.Provenance.UsedEnrichmentIDs, got.Provenance.DroppedEnrichmentIDs}); diff != "" {
+				t.Errorf("used and dropped: %s: -want +got:\n%s", c.reason, diff)
+			}
+			if diff := cmp.Diff(c.candidates, given); diff != "" {
+				t.Errorf("the candidates must stay as they were given: -want +got:\n%s", diff)
+			}
+			checkShown(t, "enrichment", c.used, c.dropped, got, len(shown.Enrichments))
+		})
+	}
+}
+
+func TestEqualCandidatesKeepTheirOrder(t *testing.T) {
+	levels := []tc.Level{tc.Medium, tc.Low, "", tc.High}
+	var relevances []float64
+	var importances []tc.Level
+	for i := range 64 { // so many that a sort which is not stable mixes them
+		relevances = append(relevances, float64(i%2)/2)
+		importances = append(importances, levels[i%4])
+	}
+	got, _ := tc.Assemble(tc.Input{Memories: memories(relevances...), MaxMemories: 10, Enrichments: enrichments(importances...)})
+	var byRelevance, byImportance []string
+	for rest := range 2 {
+		for i := 1 - rest; i < 64; i += 2 {
+			byRelevance = append(byRelevance, fmt.Sprintf("m%d", i))
+		}
+	}
+	for _, class := range [][]int{{3}, {0, 2}, {1}} {
+		for i := range 64 {
+			if slices.Contains(class, i%4) {
+				byImportance = append(byImportance, fmt.Sprintf("e%d", i))
+			}
+		}
+	}
+	p := got.Provenance
+	if diff := cmp.Diff(byRelevance, slices.Concat(p.UsedMemoryIDs, p.DroppedMemoryIDs)); diff != "" {
+		t.Errorf("memories of one relevance must stay as they came: -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff(byImportance, slices.Concat(p.UsedEnrichmentIDs, p.DroppedEnrichmentIDs)); diff != "" {
+		t.Errorf("enrichments of one importance must stay as they came: -want +got:\n%s", diff)
+	}
+}
+
+func TestWhatIsDroppedHasAReason(t *testing.T) {
+	in := tc.Input{
+		Memories: memories(1, 0), MaxMemories: 1,
+		Enrichments: append(enrichments("", "", "", "", "", "", "", "", "Low"), tc.Enrichment{ID: "p", Audience: "Product"}),
+		Profile:     tc.Layer{Overlays: []tc.Overlay{overlay("o1", ""), {ID: "o2", Text: " "}}, Guardrails: []tc.Guardrail{{ID: "g1", Rule: "\n"}, {ID: "g2", Rule: "Rule."}}},
+		Turn:        tc.Layer{Overlays: []tc.Overlay{{ID: "o3", Text: ""}, overlay("o4", tc.High)}, Guardrails: []tc.Guardrail{{ID: "g3", Rule: "Rule.", Priority: tc.High}}},
+	}
+	got, _ := tc.Assemble(in)
+	dropped := []tc.Dropped{
+		{Kind: "memory", ID: "m1", Reason: "over the cap"},
+		{Kind: "enrichment", ID: "e8", Reason: "over the cap"},
+		{Kind: "enrichment", ID: "p", Reason: "its audience is Product"},
+		{Kind: "overlay", ID: "o2", Reason: "it renders blank"},
+		{Kind: "overlay", ID: "o3", Reason: "it renders blank"},
+		{Kind: "guardrail", ID: "g1", Reason: "it renders blank"},
+	}
+	if diff := cmp.Diff(dropped, got.Dropped); diff != "" {
+		t.Errorf("dropped: -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([][]string{{"o1", "o4"}, {"g2", "g3"}}, [][]string{got.Provenance.UsedOverlayIDs, got.Provenance.UsedGuardrailIDs}); diff != "" {
+		t.Errorf("overlays and guardrails that were used, as they were given, whatever their priority: -want +got:\n%s", diff)
+	}
+
+	const reason = "the prompt has no section turn_instructions"
+	unsaid, before := got.Unsaid(reason), len(got.Dropped)
+	dropped = append(dropped, tc.Dropped{Kind: "overlay", ID: "o1", Reason: reason}, tc.Dropped{Kind: "overlay", ID: "o4", Reason: reason},
+		tc.Dropped{Kind: "guardrail", ID: "g2", Reason: reason}, tc.Dropped{Kind: "guardrail", ID: "g3", Reason: reason})
+	if diff := cmp.Diff(dropped, unsaid.Dropped); diff != "" {
+		t.Errorf("dropped where the prompt has no place for them: -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([][]string{{}, {}}, [][]string{unsaid.Provenance.UsedOverlayIDs, unsaid.Provenance.UsedGuardrailIDs}); diff != "" {
+		t.Errorf("none of them is used: -want +got:\n%s", diff)
+	}
+	if len(got.Dropped) != before || len(got.Provenance.UsedOverlayIDs) != 2 || len(got.Provenance.UsedGuardrailIDs) != 2 {
+		t.Errorf("Unsaid changes the assembly that it is asked of: %+v", got)
+	}
+}

@@ -1,0 +1,106 @@
+package translate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+)
+
+// ConfigMaps reads the value of a key of a ConfigMap in the namespace of the objects that refer to it. It returns a
+// *MissingError if there is none.
+type ConfigMaps func(ctx context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error)
+
+// MissingError is a ConfigMap that does not exist, or lacks a key.
+type MissingError struct {
+	// Reason says what is missing and what to do.
+	Reason string
+}
+
+// Error returns the reason.
+func (e *MissingError) Error() string { return e.Reason }
+
+// ConfigMapValue returns the value of a key of a ConfigMap's data; data is nil if there is no such ConfigMap.
+func ConfigMapValue(ref v1alpha1.ConfigMapKeyReference, data map[string]string) (string, error) {
+	if data == nil {
+		return "", &MissingError{fmt.Sprintf("ConfigMap %q does not exist: create it, or correct the name", ref.Name)}
+	}
+	value, ok := data[ref.Key]
+	if !ok {
+		return "", &MissingError{fmt.Sprintf("ConfigMap %q has no key %q in its data: add it, or correct the key", ref.Name, ref.Key)}
+	}
+	return value, nil
+}
+
+// maxContentChars bounds texts that come from ConfigMaps as the schema bounds those that stand in an object.
+const maxContentChars = 65536
+
+// missingAt is a MissingError at a field: it is an *invalid.Error as well.
+type missingAt struct {
+	wrong   *invalid.Error
+	missing *MissingError
+}
+
+func (e *missingAt) Error() string { return e.wrong.Error() }
+
+func (e *missingAt) Unwrap() []error { return []error{e.wrong, e.missing} }
+
+func (maps ConfigMaps) read(ctx context.Context, field string, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+	text, err := maps(ctx, ref)
+	if missing, ok := errors.AsType[*MissingError](err); ok {
+		return "", &missingAt{wrong: invalid.Field(field, "%s", missing.Reason), missing: missing}
+	}
+	if err != nil {
+		return "", fmt.Errorf("failed to read ConfigMap %q for %s: %w", ref.Name, field, err)
+	}
+	if n := utf8.RuneCountInString(text); n > maxContentChars {
+		return "", invalid.Field(field, "key %q of ConfigMap %q has %d characters and may have %d: shorten it", ref.Key, ref.Name, n, maxContentChars)
+	}
+	return text, nil
+}
+
+func skills(ctx context.Context, list []v1alpha1.Skill, maps ConfigMaps) ([]prepare.Skill, error) {
+	var out []prepare.Skill
+	for i, s := range list {
+		skill := prepare.Skill{Key: s.Key, Name: s.Name, Description: s.Description}
+		switch {
+		case s.Content != nil:
+			skill.Content = *s.Content
+		case s.ContentFrom != nil:
+			var err error
+			field, ref := fmt.Sprintf("PromptProfile spec.skills[%d].contentFrom.configMapKeyRef", i), s.ContentFrom.ConfigMapKeyRef
+			if skill.Content, err = maps.read(ctx, field, ref); err != nil {
+				return nil, err
+			}
+			skill.From = fmt.Sprintf("key %q of ConfigMap %q", ref.Key, ref.Name)
+		}
+		out = append(out, skill)
+	}
+	return out, nil
+}
+
+func contributions(ctx context.Context, field string, list []v1alpha1.Contribution, maps ConfigMaps) ([]prompt.Contribution, error) {
+	var out []prompt.Contribution
+	for i, c := range list {
+		contribution := prompt.Contribution{Name: c.Name, Trusted: c.Trust == v1alpha1.TrustTrusted}
+		if c.MaxChars != nil {
+			contribution.MaxChars = int(*c.MaxChars)
+		}
+		switch {
+		case c.Text != nil:
+			contribution.Text = *c.Text
+		case c.ConfigMapKeyRef != nil:
+			var err error
+			if contribution.Text, err = maps.read(ctx, fmt.Sprintf("%s[%d].configMapKeyRef", field, i), *c.ConfigMapKeyRef); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, contribution)
+	}
+	return out, nil
+}

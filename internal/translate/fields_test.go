@@ -1,0 +1,134 @@
+package translate_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// filled are objects of which every field of the specs has a value.
+func filled() translate.Objects {
+	o := translate.Objects{
+		Turn: &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "turn"}}, Agent: &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Name: "agent"}},
+		Profile: &v1alpha1.PromptProfile{ObjectMeta: metav1.ObjectMeta{Name: "profile"}}, ConfigMaps: configMaps,
+	}
+	eachLeaf(o, func(path string, leaf reflect.Value) {
+		switch leaf.Kind() {
+		case reflect.String:
+			leaf.SetString(path)
+		case reflect.Int32:
+			leaf.SetInt(1)
+		case reflect.Bool:
+			leaf.SetBool(true)
+		default:
+			panic("no value for " + path)
+		}
+		switch v := leaf.Addr().Interface().(type) {
+		case *v1alpha1.Trust:
+			*v = v1alpha1.TrustTrusted
+		case *v1alpha1.HistoryRole:
+			*v = v1alpha1.HistoryRoleAssistant
+		}
+	})
+	o.Agent.Spec.TimeZone, o.Turn.Spec.Context.Memories[0].Relevance = "UTC", new("0.5")
+	return o
+}
+
+// eachLeaf visits every field of the three specs that is no struct. It makes what is nil, with one element in each list.
+func eachLeaf(o translate.Objects, visit func(path string, leaf reflect.Value)) {
+	walk(reflect.ValueOf(&o.Agent.Spec).Elem(), "agent", visit)
+	walk(reflect.ValueOf(&o.Profile.Spec).Elem(), "profile", visit)
+	walk(reflect.ValueOf(&o.Turn.Spec).Elem(), "turn", visit)
+}
+
+func walk(v reflect.Value, path string, visit func(path string, leaf reflect.Value)) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			v.Set(reflect.New(v.Type().Elem()))
+		}
+		walk(v.Elem(), path, visit)
+	case reflect.Slice:
+		if v.Len() == 0 {
+			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		}
+		walk(v.Index(0), path+"[]", visit)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			walk(v.Field(i), path+"."+name, visit)
+		}
+	default:
+		visit(path, v)
+	}
+}
+
+// elsewhere are the fields that messages are not made of, each with what they are for.
+var elsewhere = map[string]string{
+	"agent.promptProfileRef": "finds the profile", "turn.agentRef": "finds the agent",
+	"agent.models": "the chain of the run", "turn.model": "its first model", "turn.citations": "the result",
+	"agent.limits": "the run", "turn.limits": "the run", "turn.execution": "the run", "agent.decisionKey": "the record",
+	"agent.maxParallelTurns": "the queue", "turn.desiredState": "the controller", "turn.ttlSecondsAfterFinished": "the controller",
+	"profile.variables[].description": "people",
+	"profile.skills[].contentFrom":    "used where there is no content", "agent.contributions[].configMapKeyRef": "used where there is no text",
+	"profile.contributions[].configMapKeyRef": "as above", "turn.context.contributions[].configMapKeyRef": "as above",
+}
+
+func isElsewhere(path string) bool {
+	for prefix := range elsewhere {
+		if path == prefix || strings.HasPrefix(path, prefix+".") || strings.HasPrefix(path, prefix+"[") {
+			return true
+		}
+	}
+	return false
+}
+
+// TestEveryFieldReachesTheEngine changes one field of the API after the other: what messages are made of must change too.
+func TestEveryFieldReachesTheEngine(t *testing.T) {
+	result := func(o translate.Objects) string {
+		in, err := translate.Preparation(t.Context(), o, now)
+		if err != nil {
+			return err.Error()
+		}
+		data, err := json.Marshal(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	base := result(filled())
+	if !strings.HasPrefix(base, "{") {
+		t.Fatalf("Preparation: %s", base)
+	}
+	var paths []string
+	eachLeaf(filled(), func(path string, _ reflect.Value) { paths = append(paths, path) })
+	if slices.Sort(paths); len(paths) < 100 || len(slices.Compact(paths)) != len(paths) {
+		t.Fatalf("the specs have the fields %v, want more, and each once", paths)
+	}
+	for _, changed := range paths {
+		t.Run(changed, func(t *testing.T) {
+			o := filled()
+			eachLeaf(o, func(path string, leaf reflect.Value) {
+				switch {
+				case path != changed:
+				case leaf.Kind() == reflect.String:
+					leaf.SetString(leaf.String() + "x")
+				case leaf.Kind() == reflect.Bool:
+					leaf.SetBool(false)
+				default:
+					leaf.SetInt(2)
+				}
+			})
+			if same := result(o) == base; same != isElsewhere(changed) {
+				t.Errorf("what messages are made of stayed the same: %t, want %t", same, !same)
+			}
+		})
+	}
+}

@@ -1,0 +1,179 @@
+package translate
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+// Objects are what the messages of a Turn are made of.
+type Objects struct {
+	Turn    *v1alpha1.Turn
+	Agent   *v1alpha1.Agent
+	Profile *v1alpha1.PromptProfile
+	// ConfigMaps reads what the objects refer to.
+	ConfigMaps ConfigMaps
+	// ManagerSkills are available to every Agent.
+	ManagerSkills []prepare.Skill
+}
+
+// Preparation returns what the messages of a Turn are made of; now is the time they speak of. It returns an
+// *invalid.Error for an unknown time zone, a spec that is too large and a ConfigMap that is missing, or the error of
+// reading one.
+func Preparation(ctx context.Context, o Objects, now time.Time) (prepare.Input, error) {
+	if err := o.Turn.Spec.CheckSize(); err != nil {
+		return prepare.Input{}, invalid.Field("Turn spec", "%s", err)
+	}
+	loc, err := Location(o.Agent)
+	if err != nil {
+		return prepare.Input{}, err
+	}
+	in := prepare.Input{ManagerSkills: o.ManagerSkills, Now: now.In(loc)}
+	if in.Agent, err = Agent(ctx, o.Agent, o.ConfigMaps); err != nil {
+		return prepare.Input{}, err
+	}
+	if in.Profile, err = Profile(ctx, o.Profile, o.ConfigMaps); err != nil {
+		return prepare.Input{}, err
+	}
+	in.Turn, err = request(ctx, o.Turn, o.ConfigMaps)
+	return in, err
+}
+
+// Location returns the agent's time zone. It returns an *invalid.Error for a name that the time zone database does not
+// know.
+func Location(a *v1alpha1.Agent) (*time.Location, error) {
+	name := a.Spec.TimeZone
+	if name == "" || name == "Local" {
+		name = "UTC"
+	}
+	loc, err := time.LoadLocation(name)
+	if err != nil || a.Spec.TimeZone == "Local" {
+		return nil, invalid.Field("Agent spec.timeZone", "%q is not an IANA time zone: use a name such as Europe/Berlin or UTC", a.Spec.TimeZone)
+	}
+	return loc, nil
+}
+
+// Agent returns the part of an Agent that its prompt is made of.
+func Agent(ctx context.Context, a *v1alpha1.Agent, maps ConfigMaps) (prepare.Agent, error) {
+	out := prepare.Agent{
+		Name: a.Name, Description: a.Spec.Description, Instructions: a.Spec.Instructions, Thinking: prompt.Thinking(a.Spec.Thinking),
+		MaxMemories: turncontext.MaxMemories, AllowsTrusted: a.Spec.ContributionTrust == v1alpha1.TrustTrusted,
+	}
+	if s := a.Spec.Skills; s != nil {
+		out.Loaded, out.Available = s.Loaded, s.Available
+	}
+	if m := a.Spec.Memory; m != nil && m.MaxItems != nil {
+		out.MaxMemories = int(*m.MaxItems)
+	}
+	var err error
+	out.Contributions, err = contributions(ctx, "Agent spec.contributions", a.Spec.Contributions, maps)
+	return out, err
+}
+
+// Profile returns what a PromptProfile says.
+func Profile(ctx context.Context, p *v1alpha1.PromptProfile, maps ConfigMaps) (prepare.Profile, error) {
+	s := p.Spec
+	out := prepare.Profile{
+		Name: p.Name, ID: s.ID, Version: s.Version, Generation: p.Generation, Tags: s.Tags, Variables: variables(s.Variables),
+		Mode: prompt.Mode(s.Mode), Identity: &turncontext.Identity{}, Instructions: s.Instructions, Sections: s.Sections,
+		StablePrefix: s.StablePrefix, DynamicSuffix: s.DynamicSuffix,
+		Overlays: overlays(s.Overlays), Guardrails: guardrails(s.Guardrails), Shaping: shaping(s.Shaping),
+	}
+	if id := s.Identity; id != nil {
+		out.Identity = &turncontext.Identity{AssistantName: id.AssistantName, SystemPrompt: id.SystemPrompt, DeveloperPrompt: id.DeveloperPrompt}
+		if t := id.Traits; t != nil {
+			out.Identity.Traits = turncontext.Traits{
+				Voice: string(t.Voice), Formality: string(t.Formality), Proactivity: turncontext.Level(t.Proactivity), RiskPosture: string(t.RiskPosture),
+			}
+		}
+	}
+	if o := s.Overrides; o != nil {
+		out.Behavior, out.ToolsText = o.Behavior, o.Tools
+	}
+	var err error
+	if out.Skills, err = skills(ctx, s.Skills, maps); err != nil {
+		return out, err
+	}
+	out.Contributions, err = contributions(ctx, "PromptProfile spec.contributions", s.Contributions, maps)
+	return out, err
+}
+
+func variables(list []v1alpha1.Variable) []prepare.Variable {
+	var out []prepare.Variable
+	for _, v := range list {
+		variable := prepare.Variable{Name: v.Name, Required: v.Required, Trusted: v.Trust == v1alpha1.TrustTrusted}
+		if v.Default != nil {
+			variable.Default = *v.Default
+		}
+		out = append(out, variable)
+	}
+	return out
+}
+
+// request returns what a Turn asks and what it brings along.
+func request(ctx context.Context, t *v1alpha1.Turn, maps ConfigMaps) (prepare.Turn, error) {
+	s := t.Spec
+	out := prepare.Turn{
+		Name: t.Name, Namespace: t.Namespace, Message: s.Message, Parameters: map[string]string{}, Mode: prompt.Mode(s.PromptMode),
+		Shaping: shaping(s.Shaping),
+	}
+	out.Shaping.Guardrails = guardrails(s.Guardrails)
+	if s.Depth != nil {
+		out.Depth = int(*s.Depth)
+	}
+	for _, v := range s.Parameters {
+		out.Parameters[v.Name] = v.Value
+	}
+	for _, h := range s.History {
+		role := model.RoleUser
+		if h.Role == v1alpha1.HistoryRoleAssistant {
+			role = model.RoleAssistant
+		}
+		out.History = append(out.History, prepare.HistoryMessage{Role: role, Content: h.Content})
+	}
+	if s.Context == nil {
+		return out, nil
+	}
+	err := known(ctx, &out, s.Context, maps)
+	return out, err
+}
+
+// known fills in what the caller of a Turn knows.
+func known(ctx context.Context, out *prepare.Turn, c *v1alpha1.TurnContext, maps ConfigMaps) (err error) {
+	for _, f := range c.Facts {
+		out.Facts = append(out.Facts, turncontext.Fact{ID: f.ID, Text: f.Text, Source: f.Source})
+	}
+	for i, m := range c.Memories {
+		memory := turncontext.Memory{ID: m.ID, Text: m.Text, Scope: string(m.Scope), Freshness: string(m.Freshness)}
+		if m.Relevance != nil {
+			memory.Relevance, err = strconv.ParseFloat(*m.Relevance, 64)
+			if r := memory.Relevance; err != nil || !(r >= 0 && r <= 1) {
+				return invalid.Field(fmt.Sprintf("Turn spec.context.memories[%d].relevance", i), "%q must be a decimal from 0 to 1", *m.Relevance)
+			}
+		}
+		out.Memories = append(out.Memories, memory)
+	}
+	for _, e := range c.Enrichments {
+		out.Enrichments = append(out.Enrichments, turncontext.Enrichment{
+			ID: e.ID, Kind: string(e.Kind), Source: e.Source, Title: e.Title, Content: e.Content,
+			Importance: turncontext.Level(e.Importance), Audience: string(e.Audience),
+		})
+	}
+	if s := c.Session; s != nil {
+		out.Session = &turncontext.Session{
+			ID: s.ID, Subject: s.Subject, State: string(s.State), Summary: s.Summary, UnresolvedQuestions: s.UnresolvedQuestions,
+			Momentum: turncontext.Level(s.Momentum),
+		}
+	}
+	out.Preferences, out.Skill = c.Preferences, c.Skill
+	out.Contributions, err = contributions(ctx, "Turn spec.context.contributions", c.Contributions, maps)
+	return err
+}

@@ -1,0 +1,215 @@
+package translate_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+var errAPI = errors.New("the API server is away")
+
+// configMaps has a few texts, and one that cannot be read.
+func configMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+	var data map[string]string
+	switch ref.Name {
+	case "texts":
+		data = map[string]string{
+			"a": "text of a", "empty": "", "longest": strings.Repeat("ü", 65536), "longer": strings.Repeat("ü", 65537),
+		}
+	case "away":
+		return "", errAPI
+	}
+	return translate.ConfigMapValue(ref, data)
+}
+
+func ref(name, key string) v1alpha1.ConfigMapKeyReference {
+	return v1alpha1.ConfigMapKeyReference{Name: name, Key: key}
+}
+
+// least are objects with nothing that is not required.
+func least() translate.Objects {
+	return translate.Objects{
+		Turn:    &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "first", Namespace: "demo"}, Spec: v1alpha1.TurnSpec{Message: "What?"}},
+		Agent:   &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Name: "helper"}},
+		Profile: &v1alpha1.PromptProfile{ObjectMeta: metav1.ObjectMeta{Name: "support", Generation: 4}, Spec: v1alpha1.PromptProfileSpec{ID: "i", Version: "1.0.0", Instructions: "Be brief."}},
+		// No ConfigMaps: they are asked for nothing.
+	}
+}
+
+func TestPreparationOfTheLeast(t *testing.T) {
+	got, err := translate.Preparation(t.Context(), least(), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := prepare.Input{
+		Agent:   prepare.Agent{Name: "helper", MaxMemories: 10},
+		Profile: prepare.Profile{Name: "support", ID: "i", Version: "1.0.0", Generation: 4, Identity: &turncontext.Identity{}, Instructions: "Be brief."},
+		Turn:    prepare.Turn{Name: "first", Namespace: "demo", Message: "What?", Parameters: map[string]string{}},
+		Now:     now,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if _, err := prepare.Prepare(got); err != nil {
+		t.Errorf("Prepare: %v, want messages of the least there can be", err)
+	}
+}
+
+func TestPreparation(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	skill := prepare.Skill{Key: "m", Content: "shared"}
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*translate.Objects)
+		want   func(*prepare.Input)
+	}{
+		"zone": {"now is in the agent's zone", func(o *translate.Objects) { o.Agent.Spec.TimeZone = "Europe/Berlin" }, func(in *prepare.Input) { in.Now = now.In(berlin) }},
+		"no memory": {
+			"0 is not the default", func(o *translate.Objects) { o.Agent.Spec.Memory = &v1alpha1.AgentMemory{MaxItems: new(int32(0))} },
+			func(in *prepare.Input) { in.Agent.MaxMemories = 0 },
+		},
+		"memory without a number": {"the default is 10", func(o *translate.Objects) { o.Agent.Spec.Memory = &v1alpha1.AgentMemory{} }, func(*prepare.Input) {}},
+		"no sections":             {"the empty list is not an absent one", func(o *translate.Objects) { o.Profile.Spec.Sections = []string{} }, func(in *prepare.Input) { in.Profile.Sections = []string{} }},
+		"empty override":          {"nor is the empty text", func(o *translate.Objects) { o.Profile.Spec.Overrides = &v1alpha1.Overrides{Tools: new("")} }, func(in *prepare.Input) { in.Profile.ToolsText = new("") }},
+		"trust": {"untrusted is the default everywhere", func(o *translate.Objects) {
+			o.Profile.Spec.Variables = []v1alpha1.Variable{{Name: "a"}, {Name: "b", Trust: v1alpha1.TrustTrusted, Default: new("c")}, {Name: "d", Trust: v1alpha1.TrustUntrusted, Required: true}}
+			o.Turn.Spec.Context = &v1alpha1.TurnContext{Contributions: []v1alpha1.Contribution{{Name: "x", Text: new("")}, {Name: "y", Text: new("t"), Trust: v1alpha1.TrustTrusted}}}
+		}, func(in *prepare.Input) {
+			in.Profile.Variables = []prepare.Variable{{Name: "a"}, {Name: "b", Default: "c", Trusted: true}, {Name: "d", Required: true}}
+			in.Turn.Contributions = []prompt.Contribution{{Name: "x"}, {Name: "y", Text: "t", Trusted: true}}
+		}},
+		"roles": {"a history is the user's or the model's", func(o *translate.Objects) {
+			o.Turn.Spec.History = []v1alpha1.HistoryMessage{{Role: v1alpha1.HistoryRoleUser, Content: "Hi"}, {Role: v1alpha1.HistoryRoleAssistant, Content: "Hello"}}
+		}, func(in *prepare.Input) {
+			in.Turn.History = []prepare.HistoryMessage{{Role: "user", Content: "Hi"}, {Role: "assistant", Content: "Hello"}}
+		}},
+		"relevance": {"absent is 0", func(o *translate.Objects) {
+			o.Turn.Spec.Context = &v1alpha1.TurnContext{Memories: []v1alpha1.Memory{{ID: "a", Text: "x", Relevance: new("0.25")}, {ID: "b", Text: "y"}}}
+		}, func(in *prepare.Input) {
+			in.Turn.Memories = []turncontext.Memory{{ID: "a", Text: "x", Relevance: 0.25}, {ID: "b", Text: "y"}}
+		}},
+		"guardrails": {"those of a Turn and of a profile stand beside shaping", func(o *translate.Objects) {
+			o.Turn.Spec.Guardrails = []v1alpha1.Guardrail{{ID: "t", Rule: "x", Kind: v1alpha1.GuardrailTone}}
+			o.Profile.Spec.Guardrails = []v1alpha1.Guardrail{{ID: "p", Rule: "y", Priority: v1alpha1.LevelHigh}}
+		}, func(in *prepare.Input) {
+			in.Turn.Shaping.Guardrails = []turncontext.Guardrail{{ID: "t", Rule: "x", Kind: "ToneConstraint"}}
+			in.Profile.Guardrails = []turncontext.Guardrail{{ID: "p", Rule: "y", Priority: turncontext.High}}
+		}},
+		"manager's skills": {"they are passed on", func(o *translate.Objects) { o.ManagerSkills = []prepare.Skill{skill} }, func(in *prepare.Input) { in.ManagerSkills = []prepare.Skill{skill} }},
+		"ConfigMaps": {"a text may stand in one", func(o *translate.Objects) {
+			o.ConfigMaps = configMaps
+			o.Profile.Spec.Skills = []v1alpha1.Skill{{Key: "s", ContentFrom: &v1alpha1.ContentSource{ConfigMapKeyRef: ref("texts", "a")}}, {Key: "own", Content: new("c")}}
+			o.Profile.Spec.Contributions = []v1alpha1.Contribution{{Name: "p", ConfigMapKeyRef: new(ref("texts", "longest"))}}
+			o.Agent.Spec.Contributions = []v1alpha1.Contribution{{Name: "a", ConfigMapKeyRef: new(ref("texts", "empty")), MaxChars: new(int32(7))}}
+			o.Turn.Spec.Context = &v1alpha1.TurnContext{Contributions: []v1alpha1.Contribution{{Name: "t", ConfigMapKeyRef: new(ref("texts", "a"))}}}
+		}, func(in *prepare.Input) {
+			in.Profile.Skills = []prepare.Skill{{Key: "s", Content: "text of a", From: `key "a" of ConfigMap "texts"`}, {Key: "own", Content: "c"}}
+			in.Profile.Contributions = []prompt.Contribution{{Name: "p", Text: strings.Repeat("ü", 65536)}}
+			in.Agent.Contributions = []prompt.Contribution{{Name: "a", MaxChars: 7}}
+			in.Turn.Contributions = []prompt.Contribution{{Name: "t", Text: "text of a"}}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want, err := translate.Preparation(t.Context(), least(), now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tc.want(&want)
+			o := least()
+			tc.change(&o)
+			got, err := translate.Preparation(t.Context(), o, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if got.Now.Location().String() != want.Now.Location().String() {
+				t.Errorf("now is in %s, want %s", got.Now.Location(), want.Now.Location())
+			}
+		})
+	}
+}
+
+func TestPreparationThatFails(t *testing.T) {
+	skill := func(r v1alpha1.ConfigMapKeyReference) func(*translate.Objects) {
+		return func(o *translate.Objects) {
+			o.Profile.Spec.Skills = []v1alpha1.Skill{{Key: "own", Content: new("c")}, {Key: "s", ContentFrom: &v1alpha1.ContentSource{ConfigMapKeyRef: r}}}
+		}
+	}
+	contribution := []v1alpha1.Contribution{{Name: "a", Text: new("x")}, {Name: "b", ConfigMapKeyRef: new(ref("texts", "none"))}}
+	const noKey = `[1].configMapKeyRef: ConfigMap "texts" has no key "none" in its data: add it, or correct the key`
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*translate.Objects)
+		ends   bool // whether the error ends the Turn
+		want   string
+	}{
+		"no ConfigMap": {
+			"it is named with what to do", skill(ref("none", "a")), true,
+			`PromptProfile spec.skills[1].contentFrom.configMapKeyRef: ConfigMap "none" does not exist: create it, or correct the name`,
+		},
+		"no key": {
+			"so is a key", skill(ref("texts", "none")), true,
+			`PromptProfile spec.skills[1].contentFrom.configMapKeyRef: ConfigMap "texts" has no key "none" in its data: add it, or correct the key`,
+		},
+		"too long": {
+			"the bound is that of the schema, in characters", skill(ref("texts", "longer")), true,
+			`PromptProfile spec.skills[1].contentFrom.configMapKeyRef: key "longer" of ConfigMap "texts" has 65537 characters and may have 65536: shorten it`,
+		},
+		"unreadable": {
+			"a failure to read is nobody's fault and does not end a Turn", skill(ref("away", "a")), false,
+			`failed to read ConfigMap "away" for PromptProfile spec.skills[1].contentFrom.configMapKeyRef: the API server is away`,
+		},
+		"of the profile": {"the field is the profile's", func(o *translate.Objects) { o.Profile.Spec.Contributions = contribution }, true, "PromptProfile spec.contributions" + noKey},
+		"of the agent":   {"or the Agent's", func(o *translate.Objects) { o.Agent.Spec.Contributions = contribution }, true, "Agent spec.contributions" + noKey},
+		"of the Turn": {
+			"or the Turn's", func(o *translate.Objects) { o.Turn.Spec.Context = &v1alpha1.TurnContext{Contributions: contribution} }, true,
+			"Turn spec.context.contributions" + noKey,
+		},
+		"zone": {
+			"a zone that there is not", func(o *translate.Objects) { o.Agent.Spec.TimeZone = "Mars/Olympus" }, true,
+			`Agent spec.timeZone: "Mars/Olympus" is not an IANA time zone: use a name such as Europe/Berlin or UTC`,
+		},
+		"relevance": {"a number that is none", func(o *translate.Objects) {
+			o.Turn.Spec.Context = &v1alpha1.TurnContext{Memories: []v1alpha1.Memory{{ID: "a"}, {ID: "b", Relevance: new("much")}}}
+		}, true, `Turn spec.context.memories[1].relevance: "much" must be a decimal from 0 to 1`},
+		"below 0": {"a number out of its bounds", func(o *translate.Objects) {
+			o.Turn.Spec.Context = &v1alpha1.TurnContext{Memories: []v1alpha1.Memory{{ID: "b", Relevance: new("-0.5")}}}
+		}, true, `Turn spec.context.memories[0].relevance: "-0.5" must be a decimal from 0 to 1`},
+		"no number": {"a number that JSON does not know", func(o *translate.Objects) {
+			o.Turn.Spec.Context = &v1alpha1.TurnContext{Memories: []v1alpha1.Memory{{ID: "b", Relevance: new("NaN")}}}
+		}, true, `Turn spec.context.memories[0].relevance: "NaN" must be a decimal from 0 to 1`},
+		"size": {"a spec that no status could be written beside", func(o *translate.Objects) {
+			o.Turn.Spec.History = []v1alpha1.HistoryMessage{{Content: strings.Repeat("x", v1alpha1.MaxSpecBytes)}}
+		}, true, "Turn spec: spec is "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := least()
+			o.ConfigMaps = configMaps
+			tc.change(&o)
+			_, err := translate.Preparation(t.Context(), o, now)
+			if err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+				t.Fatalf("Preparation: %v, want %q: %s", err, tc.want, tc.reason)
+			}
+			if _, ends := errors.AsType[*invalid.Error](err); ends != tc.ends || errors.Is(err, errAPI) == tc.ends {
+				t.Errorf("the error %v ends the Turn: %t, want %t: %s", err, ends, tc.ends, tc.reason)
+			}
+		})
+	}
+}

@@ -1,0 +1,118 @@
+package controller_test
+
+import (
+	"context"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// edit makes another version of the profile, and waits until the manager has seen it.
+func (s *stage) edit(ctx context.Context, version, instructions string) {
+	GinkgoHelper()
+	change(ctx, s, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) {
+		p.Spec.Version, p.Spec.Instructions = version, instructions
+	})
+	says(ctx, s, &v1alpha1.PromptProfile{}, profile, func(p *v1alpha1.PromptProfile) string { return p.Status.ObservedVersion }, Equal(version))
+}
+
+var firstVersion = v1alpha1.PromptProfileRevision{Name: profile, ID: "house", Version: "1.0.0", Generation: 1}
+
+var _ = Describe("A prepared Turn", func() {
+	It("stays as it is when its profile changes", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("before", prepareOnly))
+		before := s.reaches(ctx, "before", v1alpha1.TurnReasonPrepared)
+		Expect(before.Status.Preparation.PromptProfile).To(Equal(firstVersion))
+
+		s.edit(ctx, "2.0.0", "Answer at length.")
+		says(ctx, s, &v1alpha1.Agent{}, agent, renderHash, Not(Equal(before.Status.Preparation.PromptRenderHash)))
+		s.create(ctx, newTurn("after", prepareOnly))
+		after := s.reaches(ctx, "after", v1alpha1.TurnReasonPrepared).Status.Preparation
+		Expect(after.PromptProfile).To(And(HaveField("Version", "2.0.0"), HaveField("Generation", BeEquivalentTo(2))))
+		Expect(after.PromptRenderHash).NotTo(Equal(before.Status.Preparation.PromptRenderHash))
+		Expect(s.turn(ctx, "before").ResourceVersion).To(Equal(before.ResourceVersion))
+	}, SpecTimeout(patience))
+
+	It("that falls back is made anew from what it was made of, whatever its profile says by then", func(ctx SpecContext) {
+		s := newStage(ctx, `rules: [{when: {model: slow}, fault: {latencyMilliseconds: 3000, status: 503}}]`)
+		s.run()
+		objects := s.basics(func(a *v1alpha1.Agent) {
+			second := v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: provider}, Model: modelName}
+			a.Spec.Models[0].Model = "slow"
+			a.Spec.Models = append(a.Spec.Models, second)
+		})
+		objects[theProvider] = s.newProvider(provider, func(p *v1alpha1.ModelProvider) { p.Spec.Retry.MaxAttempts = 1 })
+		s.create(ctx, objects...)
+		s.create(ctx, newConfigMap("terms", "Three days."), newTurn("falls-back", contributing("terms")))
+		s.inFlight(ctx, 1)
+		s.edit(ctx, "2.0.0", "Answer at length.")
+		s.rewrite(ctx, "terms", "Ten days.")
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1), "the first model must be at work still, or this shows nothing")
+
+		t := s.reaches(ctx, "falls-back", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Preparation).To(And(HaveField("PromptProfile", firstVersion), HaveField("Model", modelName)))
+		for _, r := range s.fake.Requests() {
+			Expect(string(r.Body)).To(And(ContainSubstring("Answer in one sentence."), ContainSubstring("Three days.")))
+		}
+		Expect(s.fake.Requests()).To(HaveLen(2))
+	}, SpecTimeout(patience))
+
+	DescribeTable("completes after a restart, although its profile and its ConfigMap are gone", func(ctx SpecContext, killed bool) {
+		s := newStage(ctx, stuckModel)
+		m := s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newConfigMap("terms", "Three days."), newTurn("stuck", contributing("terms")))
+		s.inFlight(ctx, 1)
+		m.stop()
+		t := s.turn(ctx, "stuck")
+		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonPending), "it was handed back")
+		if killed {
+			bound(t, m.options.ExecutorName, t.Epoch()) // as a process that was killed leaves it
+			Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+		}
+		s.drop(ctx, &v1alpha1.PromptProfile{}, profile)
+		s.drop(ctx, &corev1.ConfigMap{}, "terms")
+		Expect(s.fake.SetConfig(config(``))).To(Succeed())
+
+		start(m.options)
+		t = s.reaches(ctx, "stuck", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Preparation.PromptProfile).To(Equal(firstVersion))
+		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
+		sent := s.fake.Requests()
+		Expect(sent).To(HaveLen(2))
+		Expect(sent[1].Body).To(MatchJSON(sent[0].Body), "the same bytes are asked again")
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
+	},
+		Entry("of a process that was killed", SpecTimeout(patience), true),
+		Entry("of a process that handed it back", SpecTimeout(patience), false),
+	)
+
+	It("whose journal is lost waits for its agent, and does not run in circles", func(ctx SpecContext) {
+		s := newStage(ctx, stuckModel)
+		m := s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("stuck"))
+		s.inFlight(ctx, 1)
+		m.stop()
+		s.drop(ctx, &v1alpha1.PromptProfile{}, profile)
+		Expect(s.fake.SetConfig(config(``))).To(Succeed())
+
+		o := m.options
+		o.DataDir = GinkgoT().TempDir()
+		start(o)
+		why := `Agent "support" is not ready: PromptProfile "house" does not exist`
+		s.reaches(ctx, "stuck", v1alpha1.TurnReasonWaitingForAgent)
+		says(ctx, s, &v1alpha1.Turn{}, "stuck", message, Equal(why))
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
+		s.create(ctx, newProfile(profile, func(p *v1alpha1.PromptProfile) { p.Spec.Version = "2.0.0" }))
+		t := s.reaches(ctx, "stuck", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Preparation.PromptProfile.Version).To(Equal("2.0.0"))
+		Expect(t.Status.Executor.Epoch).To(BeNumerically("<=", 4))
+	}, SpecTimeout(patience))
+})

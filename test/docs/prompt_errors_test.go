@@ -1,0 +1,78 @@
+package docs_test
+
+import (
+	"bytes"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/cli"
+)
+
+// located is how the command line names a field; the object's own name is not on the page.
+var located = regexp.MustCompile(`(Turn|Agent|PromptProfile) \S+: (spec.*)`)
+
+func TestPromptPageShowsRealErrors(t *testing.T) {
+	page := read(t, promptPage)
+	// Each breaks the manifests of an example at one place.
+	for name, tc := range map[string]struct{ example, right, wrong string }{
+		"undeclared variable": {"hostile-context", "mails for {{ .customer }}", "mails for {{ .custmer }}"},
+		"no function":         {"hostile-context", "mails for {{ .customer }}", `mails for {{ printf "%s" .customer }}`},
+		"no loop":             {"hostile-context", "mails for {{ .customer }}", "mails for {{ range .customer }}x{{ end }}"},
+		"no conversation":     {"none", "You answer in rhymes.", "You answer in {{ .Session.Name }}."},
+		"no value":            {"full", "  - name: customer\n    value: Grace\n", "  - name: shop\n    value: Lumen\n"},
+		"unknown parameter":   {"full", "  - name: customer\n    value: Grace\n", "  - name: customer\n    value: Grace\n  - name: town\n    value: Graz\n"},
+		"unknown section":     {"sections", "[instructions, agent,", "[instruction, agent,"},
+		"repeated section":    {"sections", "[instructions, agent,", "[instructions, instructions,"},
+		"unknown skill":       {"full", "loaded: [returns]", "loaded: [refunds]"},
+		"no key":              {"full", "key: complaints.md", "key: complaint.md"},
+		"trust":               {"full", "text: Parcels to", "trust: Trusted\n      text: Parcels to"},
+		"unknown model":       {"none", "  promptMode: None", "  model: demo-large"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := manifests(t, filepath.Join("examples/prompts", tc.example))
+			if !strings.Contains(text, tc.right) {
+				t.Fatalf("examples/prompts/%s does not hold %q any more", tc.example, tc.right)
+			}
+			message := failure(t, strings.Replace(text, tc.right, tc.wrong, 1))
+			if !strings.Contains(page, "| `"+message+"` |") {
+				t.Errorf("%s has no row for the error `%s`", promptPage, message)
+			}
+		})
+	}
+}
+
+// manifests returns all manifests of a folder as one text.
+func manifests(t *testing.T, folder string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, folder, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no manifests in %s: %v", folder, err)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		rel, err := filepath.Rel(root, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.WriteString("---\n" + read(t, rel))
+	}
+	return all.String()
+}
+
+// failure renders manifests that cannot be and returns the error as a cluster has it.
+func failure(t *testing.T, text string) string {
+	t.Helper()
+	var out bytes.Buffer
+	code := cli.Execute(t.Context(), cli.Environment{
+		Program: "capstan", In: strings.NewReader(text), Out: &out, Err: &out, Now: time.Now,
+		LookupEnv: func(string) (string, bool) { return "", false },
+	}, []string{"render", "-f", "-"})
+	m := located.FindStringSubmatch(out.String())
+	if code != cli.ExitFailed || m == nil {
+		t.Fatalf("capstan render ended with %d, want %d and an error that names a field:\n%s", code, cli.ExitFailed, &out)
+	}
+	return m[1] + " " + m[2]
+}

@@ -1,0 +1,98 @@
+package parity_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+// cluster is a real API server with a manager.
+type cluster struct {
+	kubectl interface {
+		Run(args ...string) (stdout, stderr io.Reader, err error)
+	}
+	// dataDir is the manager's, where its journal is.
+	dataDir string
+}
+
+func startCluster(t *testing.T) cluster {
+	t.Helper()
+	environment := &envtest.Environment{CRDDirectoryPaths: []string{"../../config/crd/bases"}, ErrorIfCRDPathMissing: true}
+	cfg, err := environment.Start()
+	if err != nil {
+		t.Fatalf("failed to start the control plane: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := environment.Stop(); err != nil {
+			t.Errorf("failed to stop the control plane: %v", err)
+		}
+	})
+	admin, err := environment.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubectl, err := admin.Kubectl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := cluster{kubectl: kubectl, dataDir: t.TempDir()}
+	c.must(t, "create", "namespace", "capstan-system")
+	runManager(t, cfg, c.dataDir)
+	return c
+}
+
+func runManager(t *testing.T, cfg *rest.Config, dataDir string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	options := manager.Options{
+		DataDir: dataDir, Namespace: "capstan-system", ExecutorName: "capstan-0", MaxConcurrentTurns: 10,
+		MetricsBindAddress: "0", HealthProbeBindAddress: "0", LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 60,
+	}
+	go func() { done <- manager.Run(ctx, options, cfg, logr.Discard()) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("manager: %v", err)
+		}
+	})
+}
+
+// run applies a folder in a namespace of its own and returns its one Turn when that has ended.
+func (c cluster) run(t *testing.T, namespace, dir string) *v1alpha1.Turn {
+	t.Helper()
+	// The command line takes objects without a namespace to be in default; the name does not bear on the outcome.
+	c.must(t, "create", "namespace", namespace)
+	c.must(t, "apply", "--namespace", namespace, "-f", dir)
+	c.must(t, "wait", "--namespace", namespace, "--for=jsonpath={.status.completionTime}", "turn", "--all", "--timeout=60s")
+	name := strings.TrimSpace(c.must(t, "get", "turn", "--namespace", namespace, "-o", "name"))
+	return read[v1alpha1.Turn](t, []byte(c.must(t, "get", name, "--namespace", namespace, "-o", "json")))
+}
+
+func (c cluster) must(t *testing.T, args ...string) string {
+	t.Helper()
+	stdout, stderr, err := c.kubectl.Run(args...)
+	if err != nil {
+		t.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, text(t, stderr))
+	}
+	return text(t, stdout)
+}
+
+func text(t *testing.T, r io.Reader) string {
+	t.Helper()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(r); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}

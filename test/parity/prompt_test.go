@@ -1,0 +1,91 @@
+package parity_test
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// rendering is what `capstan render -o json` prints, as far as a Turn in a cluster has the same.
+type rendering struct {
+	Messages    []model.Message      `json:"messages"`
+	Tools       []prompt.Tool        `json:"tools"`
+	Preparation v1alpha1.Preparation `json:"preparation"`
+	Assembly    turncontext.Assembly `json:"assembly"`
+}
+
+// expectPromptOfRender compares what the manager has frozen for a Turn that has ended, and reported, with what render
+// makes of the same manifests for the time at which the Turn started.
+func (c cluster) expectPromptOfRender(t *testing.T, turn *v1alpha1.Turn, namespace, dir string) {
+	t.Helper()
+	if turn.Status.StartTime == nil || turn.Status.Preparation == nil {
+		t.Fatalf("the Turn was not prepared: %+v", turn.Status)
+	}
+	want := read[rendering](t, capstan(t, "render", "-f", dir, "--namespace", namespace, "-o", "json",
+		"--now", turn.Status.StartTime.Format(time.RFC3339Nano)))
+
+	all := c.frozen(t, turn)
+	// Those of a fallback are made for another model than the one that render takes: the first of the chain.
+	if diff := cmp.Diff(want.Messages, all[0].Messages); diff != "" {
+		t.Errorf("the model is told something else in the cluster: -capstan render +journal:\n%s", diff)
+	}
+	if diff := cmp.Diff(want.Tools, all[0].Tools, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("the model is offered other tools in the cluster: -capstan render +journal:\n%s", diff)
+	}
+	if diff := cmp.Diff(want.Assembly, all[0].Assembly); diff != "" {
+		t.Errorf("the prompt came about otherwise in the cluster: -capstan render +journal:\n%s", diff)
+	}
+	if len(all) > 1 {
+		return
+	}
+	got := *turn.Status.Preparation
+	got.PromptProfile.Generation = 0 // there is none without a cluster
+	if diff := cmp.Diff(want.Preparation, got); diff != "" {
+		t.Errorf("the preparation is reported otherwise: -capstan render +status:\n%s", diff)
+	}
+}
+
+// frozen returns all prompts that the manager's journal has of a Turn, oldest first.
+func (c cluster) frozen(t *testing.T, turn *v1alpha1.Turn) []prepare.Prepared {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), filepath.Join(c.dataDir, "journal.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	entries, err := store.Load(t.Context(), string(turn.UID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []prepare.Prepared
+	for _, e := range entries {
+		if e.Kind != journal.Prepared {
+			continue
+		}
+		var p prepare.Prepared
+		if err := json.Unmarshal(e.Payload, &p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if len(all) == 0 {
+		t.Fatalf("the journal has no entry %q for the Turn", journal.Prepared)
+	}
+	return all
+}
