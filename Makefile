@@ -1,5 +1,5 @@
 # Capstan. `make help` lists what there is. Nothing but Go, git, make and a C compiler is needed: the rest is fetched or
-# built from Go modules, pinned in go.mod and under hack/.
+# built from Go modules, pinned in go.mod and under hack/. The tests want PostgreSQL's server, which is found or installed.
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -17,6 +17,8 @@ GOLANGCI_LINT := go tool -modfile=hack/tools/lint/go.mod golangci-lint
 HELM := go tool -modfile=hack/tools/helm/go.mod helm
 # etcd, kube-apiserver and kubectl: asked for only by the targets that use it.
 ASSETS = $$(bash hack/controlplane/get.sh)
+# PostgreSQL's server for tests, unless CAPSTAN_TEST_POSTGRES is the URL of one.
+POSTGRES_BIN = $$([ -n "$${CAPSTAN_TEST_POSTGRES:-}" ] || bash hack/postgres/get.sh)
 
 ##@ Start here
 
@@ -51,18 +53,26 @@ $(PROGRAMS:%=build-bin/%): build-bin/%:
 assets: ## Get etcd, kube-apiserver and kubectl: downloaded, else built (once, about 6 minutes).
 	@bash hack/controlplane/get.sh >/dev/null
 
+.PHONY: postgres
+postgres: ## Find PostgreSQL's server, or install Debian's package (with sudo). CAPSTAN_TEST_POSTGRES=postgres://... does without.
+	@[ -n "$${CAPSTAN_TEST_POSTGRES:-}" ] || bash hack/postgres/get.sh >/dev/null
+
 .PHONY: test
-test: assets ## Run all tests, with the race detector, against a real API server. ARGS='-run X' and PKG=./x narrow it.
-	KUBEBUILDER_ASSETS="$(ASSETS)" CGO_ENABLED=1 go test -race -timeout 20m $(ARGS) $(or $(PKG),./...)
+test: assets postgres ## Run all tests, with the race detector, against real servers. ARGS='-run X' and PKG=./x narrow it.
+	KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" CGO_ENABLED=1 go test -race -timeout 20m $(ARGS) $(or $(PKG),./...)
 
 .PHONY: fuzz
-fuzz: ## Run each fuzz test for 30 s (FUZZTIME).
+fuzz: ## Run each fuzz test for 30 s, or as long or as often as FUZZTIME says (5m, 2000x).
 	@for f in $$(grep -rl --include=*_test.go '^func Fuzz' .); do \
 	  for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$f); do \
 	    go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(or $(FUZZTIME),30s) ./$$(dirname $$f); done; done
 
+.PHONY: bench-prepare
+bench-prepare: ## Measure the time and the memory that it takes to prepare a prompt.
+	go test -run '^$$' -bench . -benchmem ./internal/runtime/prepare
+
 .PHONY: bench
-bench: assets ## Measure Turns per second, API writes, CPU and memory beside a bare client. ARGS='--turns 300'.
+bench: assets bench-prepare ## Measure Turns per second, API writes, CPU and memory beside a bare client. ARGS='--turns 300'.
 	@$(MAKE) -s build-bin/manager build-bin/bench
 	@KUBEBUILDER_ASSETS="$(ASSETS)" bin/bench --manager bin/manager $(ARGS)
 

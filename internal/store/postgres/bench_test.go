@@ -1,0 +1,60 @@
+package postgres_test
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// BenchmarkAppend appends entries of 4 KiB with every store's full durability, by one Turn and by 32 at once. The metric
+// x-sqlite is the time of an append beside SQLite's in the same run.
+func BenchmarkAppend(b *testing.B) {
+	for _, writers := range []int{1, 32} {
+		var base float64
+		b.Run(fmt.Sprintf("turns=%d/sqlite", writers), func(b *testing.B) {
+			s, err := sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "journal.db"))
+			if err != nil {
+				b.Fatal(err)
+			}
+			base = benchmark(b, s, writers)
+			if err := s.Close(); err != nil {
+				b.Error(err)
+			}
+		})
+		b.Run(fmt.Sprintf("turns=%d/postgres", writers), func(b *testing.B) {
+			databaseURL, _ := postgrestest.Restartable(b) // a server of its own, with its defaults
+			s := openAt(b, databaseURL)
+			if took := benchmark(b, s, writers); base > 0 {
+				b.ReportMetric(took/base, "x-sqlite")
+			}
+		})
+	}
+}
+
+// benchmark returns the nanoseconds of an append.
+func benchmark(b *testing.B, j journal.Journal, writers int) float64 {
+	payload := append(append([]byte{'"'}, bytes.Repeat([]byte("reply "), 4096/6)...), '"')
+	b.SetParallelism((writers + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)) // which it multiplies by GOMAXPROCS
+	var turns atomic.Int64
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		uid := fmt.Sprint("turn-", turns.Add(1))
+		for seq := int64(1); pb.Next(); seq++ {
+			e := entry(seq, 1)
+			e.Payload = payload
+			if err := j.Append(b.Context(), uid, e); err != nil {
+				b.Errorf("Append: %v", err)
+				return
+			}
+		}
+	})
+	b.StopTimer()
+	return float64(b.Elapsed().Nanoseconds()) / float64(b.N)
+}

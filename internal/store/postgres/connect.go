@@ -1,0 +1,121 @@
+package postgres
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// versions is the table of the migrations that were done. It has a name of ours, for the database may be shared.
+const versions = "capstan_schema_version"
+
+// maxConns bounds the connections of a process, unless the URL has a pool_max_conns. Each append holds one for the time of
+// a flush to the server's disk, and the server makes one flush of those that wait together.
+const maxConns = 16
+
+// pingTimeout bounds the look at a connection that was idle for a second or more, before it is used.
+const pingTimeout = 2 * time.Second
+
+// session makes the promises of Append hold whatever the server's defaults are: a stricter isolation would fail appends that
+// meet, and an asynchronous commit would lose some in a crash. remote_apply and the like stay as they are.
+const session = `SELECT set_config('default_transaction_isolation', 'read committed', false),
+    set_config('statement_timeout', '%dms', false),
+    set_config('lock_timeout', '%dms', false),
+    CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false) END`
+
+// wantURL is what an error says of a URL, which itself is not shown: there may be a password in it.
+const wantURL = "want postgres://USER:PASSWORD@HOST:PORT/DATABASE, with %-escapes for : / ? # @ in the user and the password"
+
+// configure reads a URL.
+func configure(databaseURL string) (*pgxpool.Config, error) {
+	u, err := url.Parse(databaseURL)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" || misplaced(u) {
+		return nil, errors.New("failed to read the URL of the journal's database (not shown, it may hold a password): " + wantURL)
+	}
+	config, err := pgxpool.ParseConfig(databaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the URL of the journal's database (not shown, it may hold a password)%s: %s",
+			reason(err, u), wantURL)
+	}
+	if !u.Query().Has("pool_max_conns") {
+		config.MaxConns = maxConns
+	}
+	config.PingTimeout = pingTimeout
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+		_, err := conn.Exec(ctx, fmt.Sprintf(session, readTimeout.Milliseconds(), lockTimeout.Milliseconds()))
+		return err
+	}
+	c := config.ConnConfig
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = connectTimeout
+	}
+	if c.ValidateConnect == nil {
+		// Of several hosts the one that takes writes, and after a failover not the former primary.
+		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "capstan"
+	}
+	return config, nil
+}
+
+// misplaced reports whether a URL was cut in the middle of a password with a character that had to be escaped. What follows
+// that character would be taken for a port or a database, and be shown.
+func misplaced(u *url.URL) bool {
+	return u.Fragment != "" || strings.Contains(u.EscapedPath()+u.RawQuery, "@")
+}
+
+// reason is what the driver has against a URL, unless it repeats what must not be shown.
+func reason(err error, u *url.URL) string {
+	cause := errors.Unwrap(err)
+	if cause == nil {
+		return ""
+	}
+	secrets := []string{u.String(), u.Query().Get("password"), u.Query().Get("sslpassword")}
+	if password, ok := u.User.Password(); ok {
+		secrets = append(secrets, password)
+	}
+	for _, secret := range secrets {
+		if secret != "" && strings.Contains(cause.Error(), secret) {
+			return ""
+		}
+	}
+	return ": " + cause.Error()
+}
+
+// migrate brings the schema to the newest version. Processes that do so at once wait for each other, looking every second.
+func migrate(ctx context.Context, pool *pgxpool.Pool) (err error) {
+	dir, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return err
+	}
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, uint64(openTimeout/time.Second)))
+	if err != nil {
+		return err
+	}
+	db := stdlib.OpenDBFromPool(pool)
+	defer func() { err = errors.Join(err, db.Close()) }()
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, dir, goose.WithSessionLocker(locker), goose.WithTableName(versions))
+	if err != nil {
+		return err
+	}
+	_, err = provider.Up(ctx)
+	return err
+}

@@ -1,0 +1,186 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store/postgres"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
+)
+
+func TestStoreHealsWhenTheServerWasRestarted(t *testing.T) {
+	databaseURL, restart := postgrestest.Restartable(t) // a server with its defaults, such as fsync
+	s := openAt(t, databaseURL)
+	var group sync.WaitGroup
+	for i := range 8 { // so that many connections are idle
+		group.Go(func() {
+			if err := s.Append(t.Context(), fmt.Sprint(i), entry(1, 1)); err != nil {
+				t.Errorf("Append: %v", err)
+			}
+		})
+	}
+	group.Wait()
+	restart(postgrestest.Fast)
+	if got, err := s.Load(t.Context(), "0"); err != nil || len(got) != 1 {
+		t.Fatalf("Load right after a restart: %d entries, %v; want the one that was written", len(got), err)
+	}
+	if err := s.Append(t.Context(), "0", entry(2, 1)); err != nil {
+		t.Fatalf("Append: %v, want all broken connections to have been replaced", err)
+	}
+	restart(postgrestest.Immediate)
+	// The connection was in use a moment ago, so the append may meet the broken one before that is known.
+	if err := s.Append(t.Context(), "0", entry(3, 1)); err != nil && !strings.Contains(err.Error(), "not known") {
+		t.Errorf("Append right after a restart: %v, want an error that says that the outcome is not known", err)
+	}
+	if err := s.Append(t.Context(), "1", entry(2, 1)); err != nil {
+		t.Errorf("the next Append: %v, want it to work", err)
+	}
+}
+
+func TestLogsLoseNothingInRestartsUnderLoad(t *testing.T) {
+	databaseURL, restart := postgrestest.Restartable(t, "fsync=off")
+	s := openAt(t, databaseURL)
+	const turns = 8
+	var stop atomic.Bool
+	var written [turns]int
+	var group sync.WaitGroup
+	for i := range turns {
+		log, err := journal.Open(t.Context(), s, fmt.Sprint(i), 1, time.Now)
+		if err != nil {
+			t.Fatalf("Open: %v", err)
+		}
+		group.Go(func() {
+			for n := 1; !stop.Load(); n++ {
+				if err := log.Keep(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: n}); err != nil {
+					t.Errorf("Keep: %v, want it to outlast the restart", err)
+					return
+				}
+				written[i] = n
+			}
+		})
+	}
+	for _, mode := range []postgrestest.Mode{postgrestest.Fast, postgrestest.Immediate, postgrestest.Fast} {
+		restart(mode)
+	}
+	stop.Store(true)
+	group.Wait()
+	for i, want := range written {
+		log, err := journal.Open(t.Context(), s, fmt.Sprint(i), 1, time.Now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := journal.All[int](log, journal.ModelReplied)
+		if err != nil || len(got) != want || want > 0 && got[want-1] != want {
+			t.Errorf("turn %d holds %d entries (error %v), want each of the %d that were kept exactly once", i, len(got), err, want)
+		}
+	}
+}
+
+func TestAppendWhoseAnswerIsLostMayBeTriedAgain(t *testing.T) {
+	p := newProxy(t, postgrestest.Database(t))
+	s := openAt(t, p.url)
+	log, err := journal.Open(t.Context(), s, "a", 1, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"first", "second", loseAnswer} { // two to have the statements prepared
+		p.lose.Store(text == loseAnswer)
+		if err := log.Keep(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: text}); err != nil {
+			t.Fatalf("Keep(%q): %v, want it to find out that the entry was written", text, err)
+		}
+	}
+	lost := entry(4, 1)
+	lost.Payload = []byte(`"` + loseAnswer + `"`)
+	p.lose.Store(true)
+	if err := s.Append(t.Context(), "a", lost); err == nil || !strings.Contains(err.Error(), "not known") {
+		t.Errorf("Append whose answer is lost: %v, want an error that says that the outcome is not known", err)
+	}
+	if err := s.Append(t.Context(), "a", lost); !errors.Is(err, journal.ErrSequence) {
+		t.Errorf("the same Append again: %v, want ErrSequence, for it was written", err)
+	}
+	got, err := s.Load(t.Context(), "a")
+	if err != nil || len(got) != 4 || p.lost.Load() != 2 {
+		t.Errorf("%d entries (error %v) with %d answers lost, want 4 with 2", len(got), err, p.lost.Load())
+	}
+}
+
+func TestErrorsHoldNoSecretAndSayWhatToDo(t *testing.T) {
+	good, err := url.Parse(postgrestest.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const secret = "s3cr3t"
+	password, _ := good.User.Password()
+	if len(password) < 8 {
+		password = secret // that of a named server may be too short to tell it from other text
+	}
+	wrong, unknown := *good, *good
+	wrong.User = url.UserPassword("nobody_of_that_name", secret) // which a server refuses even if it asks nobody for a password
+	unknown.Path = "/nowhere"
+	readOnly := postgrestest.Database(t)
+	postgrestest.Exec(t, readOnly, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only TO on', current_database()); END $$`)
+	tests := map[string]struct{ url, want string }{
+		"wrong user and password":     {wrong.String(), "check the user"},
+		"unknown database":            {unknown.String(), "create the database"},
+		"server that takes no writes": {readOnly, "takes writes"},
+		"nobody listens":              {"postgres://u:" + secret + "@127.0.0.1:1/d", "check the host"},
+		"no such host":                {"postgres://u:" + secret + "@db.invalid/d", "check the host"},
+		"no such socket":              {"postgres://u:" + secret + "@/d?host=/nowhere", "check the host"},
+		"another database's URL":      {"mysql://u:" + secret + "@h/d", "want postgres://"},
+		"settings instead of a URL":   {"host=h password=" + secret, "want postgres://"},
+		"empty":                       {"", "want postgres://"},
+		"bad port":                    {"postgres://u:" + secret + "@h:port/d", "want postgres://"},
+		"bad escape":                  {"postgres://u:%zz" + secret + "@h/d", "want postgres://"},
+		"bad option":                  {"postgres://u:" + secret + "@h/d?sslmode=maybe", "sslmode"},
+		"bad number":                  {"postgres://u:" + secret + "@h/d?pool_max_conns=many", "want postgres://"},
+		"password as an option":       {"postgres://u@h/d?password=" + secret + "&sslmode=" + secret, "want postgres://"},
+		"certificate that is missing": {"postgres://u:" + secret + "@h/d?sslmode=verify-full&sslrootcert=/nowhere.pem", "/nowhere.pem"},
+		"slash in the password":       {"postgres://u:12/" + secret + "@h/d", "%-escapes"},
+		"question in the password":    {"postgres://u:12?" + secret + "@h/d", "%-escapes"},
+		"hash in the password":        {"postgres://u:12#" + secret + "@h/d", "%-escapes"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s, err := postgres.Open(t.Context(), tt.url)
+			if err == nil {
+				t.Fatal(errors.Join(errors.New("Open did not fail"), s.Close()))
+			}
+			if !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %q does not say %q", err, tt.want)
+			}
+			// %#v shows what a logger that takes errors apart would.
+			for e := err; e != nil; e = errors.Unwrap(e) {
+				for _, bad := range []string{secret, password, "postgres://u", "@h"} {
+					if text := fmt.Sprintf("%s %+v %#v", e, e, e); strings.Contains(text, bad) {
+						t.Errorf("error %q gives %q away", text, bad)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestErrorsOfAServerThatWentAway(t *testing.T) {
+	p := newProxy(t, postgrestest.Database(t))
+	s := openAt(t, p.url)
+	p.shut()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range 3 { // the first one loses its connection, the others get none
+		_, err := s.Load(ctx, "a")
+		if err == nil || ctx.Err() != nil {
+			t.Fatalf("Load: %v, want an error in time", err)
+		}
+		if strings.Contains(err.Error(), "not-to-be-shown") || !strings.Contains(err.Error(), "check the host") {
+			t.Errorf("error %q, want one that says what to check, without the password", err)
+		}
+	}
+}

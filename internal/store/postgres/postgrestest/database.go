@@ -1,0 +1,127 @@
+//go:build unix
+
+package postgrestest
+
+import (
+	"context"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// namedServer is the environment variable with the URL of a server to test against. Its user must be allowed to make
+	// databases.
+	namedServer = "CAPSTAN_TEST_POSTGRES"
+	// programs is the environment variable with the folder of initdb, pg_ctl and postgres.
+	programs = "CAPSTAN_POSTGRES_BIN"
+)
+
+// shared is the server of all tests of this process. It ends with the process.
+var shared = sync.OnceValues(func() (*Server, error) {
+	return Start(context.Background(), os.Getenv(programs), "fsync=off", "full_page_writes=off")
+})
+
+// Database returns the URL of a new, empty database, which is dropped when the test ends.
+func Database(tb testing.TB) string {
+	tb.Helper()
+	if named := os.Getenv(namedServer); named != "" {
+		return database(tb, named)
+	}
+	mustHavePrograms(tb)
+	s, err := shared()
+	if err != nil {
+		tb.Fatalf("failed to start PostgreSQL: %v", err)
+	}
+	return database(tb, s.URL("postgres"))
+}
+
+// Restartable returns the URL of a new, empty database and what restarts its server, which is the test's alone. A server
+// that was named is not restarted, it cuts the connections to the database: a client sees no difference.
+func Restartable(tb testing.TB, settings ...string) (databaseURL string, restart func(Mode)) {
+	tb.Helper()
+	if named := os.Getenv(namedServer); named != "" {
+		databaseURL = database(tb, named)
+		return databaseURL, func(Mode) { cut(tb, named, databaseURL) }
+	}
+	s := Own(tb, settings...)
+	return s.URL("postgres"), func(mode Mode) {
+		tb.Helper()
+		if err := s.Stop(tb.Context(), mode); err != nil {
+			tb.Fatal(err)
+		}
+		if err := s.Resume(tb.Context()); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+// Own starts a server for one test, which stops when the test ends.
+func Own(tb testing.TB, settings ...string) *Server {
+	tb.Helper()
+	mustHavePrograms(tb)
+	s, err := Start(tb.Context(), os.Getenv(programs), settings...)
+	if err != nil {
+		tb.Fatalf("failed to start PostgreSQL: %v", err)
+	}
+	tb.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			tb.Errorf("failed to stop PostgreSQL: %v", err)
+		}
+	})
+	return s
+}
+
+// Exec runs a statement on a connection of its own.
+func Exec(tb testing.TB, databaseURL, statement string, args ...any) {
+	tb.Helper()
+	ctx := context.WithoutCancel(tb.Context()) // it also cleans up
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		tb.Fatalf("failed to connect to the server under test: %v", err)
+	}
+	_, err = conn.Exec(ctx, statement, args...)
+	if closing := conn.Close(ctx); err == nil {
+		err = closing
+	}
+	if err != nil {
+		tb.Fatalf("failed to execute %q: %v", statement, err)
+	}
+}
+
+func mustHavePrograms(tb testing.TB) {
+	tb.Helper()
+	if os.Getenv(programs) == "" {
+		tb.Fatalf("no PostgreSQL to test against: run `make test`, or set %s to the folder that hack/postgres/get.sh prints, "+
+			"or %s to the URL of a server", programs, namedServer)
+	}
+}
+
+// database makes a database on a server.
+func database(tb testing.TB, server string) string {
+	tb.Helper()
+	name := "test_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	u, err := url.Parse(server)
+	if err != nil {
+		tb.Fatalf("%s is not a URL", namedServer)
+	}
+	Exec(tb, server, "CREATE DATABASE "+name)
+	tb.Cleanup(func() { Exec(tb, server, "DROP DATABASE "+name+" WITH (FORCE)") })
+	u.Path = "/" + name
+	return u.String()
+}
+
+// cut ends all connections to a database.
+func cut(tb testing.TB, server, databaseURL string) {
+	tb.Helper()
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	Exec(tb, server, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = $1", strings.TrimPrefix(u.Path, "/"))
+}

@@ -1,0 +1,148 @@
+//go:build unix
+
+// Package postgrestest gives tests a real PostgreSQL: a throw-away server of their own, or the one that
+// CAPSTAN_TEST_POSTGRES names. It is for tests only.
+package postgrestest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// The one user of a throw-away server. The password is no secret, but one to look for where none may be.
+const (
+	user     = "capstan"
+	password = "not-to-be-shown"
+)
+
+// watch ends a server when its standard input does, which happens at the latest when this process is gone, in
+// whatever way.
+const watch = `while read -r _; do :; done; "$1/pg_ctl" stop -D "$2/data" -m immediate -s; rm -rf "$2"`
+
+// Server is a PostgreSQL server in a temporary folder. It listens on a Unix socket in there and on no port.
+type Server struct {
+	bin, dir, settings string
+	watcher            *exec.Cmd
+	alive              io.Closer // closing it ends the watcher
+}
+
+// Start starts a server from the programs in a folder, with settings such as "fsync=off". As root it takes another user,
+// for PostgreSQL does not run as root. Close must be called; the server also ends with this process.
+func Start(ctx context.Context, bin string, settings ...string) (s *Server, err error) {
+	dir, err := os.MkdirTemp("", "capstan-pg-")
+	if err != nil {
+		return nil, err
+	}
+	s = &Server{bin: bin, dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if err := giveAway(dir); err != nil {
+		return s, err
+	}
+	for _, setting := range append([]string{"listen_addresses=", "unix_socket_directories=" + dir}, settings...) {
+		s.settings += " -c '" + setting + "'"
+	}
+	if err := s.watch(); err != nil {
+		return s, err
+	}
+	secret := filepath.Join(dir, "password")
+	if err := os.WriteFile(secret, []byte(password), 0o644); err != nil { //nolint:gosec // because the server's user has to read it, in a folder that nobody else can enter
+		return s, err
+	}
+	if err := s.run(ctx, "initdb", "-D", s.data(), "-U", user, "-A", "scram-sha-256", "--pwfile", secret,
+		"-E", "UTF8", "--locale", "C", "--no-sync"); err != nil {
+		return s, err
+	}
+	return s, s.Resume(ctx)
+}
+
+// URL returns the address of a database.
+func (s *Server) URL(database string) string {
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword(user, password), Path: "/" + database,
+		RawQuery: url.Values{"host": {s.dir}}.Encode(),
+	}
+	return u.String()
+}
+
+// Mode says how a server stops. What was committed is kept either way.
+type Mode string
+
+const (
+	// Fast is what an administrator does: sessions are told and cut.
+	Fast Mode = "fast"
+	// Immediate is a crash: nobody is told, and the server recovers when it is resumed.
+	Immediate Mode = "immediate"
+)
+
+// Stop stops the server and returns when it has stopped.
+func (s *Server) Stop(ctx context.Context, mode Mode) error {
+	return s.run(ctx, "pg_ctl", "stop", "-D", s.data(), "-m", string(mode), "-w", "-s")
+}
+
+// Resume starts the server after Stop, and returns when it takes connections.
+func (s *Server) Resume(ctx context.Context) error {
+	err := s.run(ctx, "pg_ctl", "start", "-D", s.data(), "-l", s.log(), "-w", "-s", "-o", s.settings)
+	if err != nil {
+		said, _ := os.ReadFile(s.log())
+		return fmt.Errorf("%w\n%s", err, said)
+	}
+	return nil
+}
+
+// Close stops the server and removes its folder. It may be called more than once.
+func (s *Server) Close() error {
+	var err error
+	if s.watcher != nil {
+		err = errors.Join(s.alive.Close(), s.watcher.Wait())
+		s.watcher = nil
+	}
+	return errors.Join(err, os.RemoveAll(s.dir)) //nolint:gosec // because Start has made the folder
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+func (s *Server) log() string  { return filepath.Join(s.dir, "log") }
+
+func (s *Server) watch() (err error) {
+	watcher := exec.Command("/bin/sh", "-c", watch, "sh", s.bin, s.dir) //nolint:gosec,noctx // because the caller names the folder, and it lives as long as the server
+	watcher.Dir = s.dir
+	watcher.SysProcAttr = unprivileged()
+	watcher.SysProcAttr.Setpgid = true // or the terminal's ^C would end it before the server
+	if s.alive, err = watcher.StdinPipe(); err != nil {
+		return err
+	}
+	if err := watcher.Start(); err != nil {
+		return err
+	}
+	s.watcher = watcher
+	return nil
+}
+
+// run runs one of PostgreSQL's programs as the server's user. Its output goes to a file: a server that it starts keeps it.
+func (s *Server) run(ctx context.Context, program string, args ...string) error {
+	output, err := os.CreateTemp(s.dir, program)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, program), args...) //nolint:gosec // because the caller names the folder
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, output, output
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.SysProcAttr = unprivileged()
+	err = cmd.Run()
+	if closing := output.Close(); err == nil {
+		return closing
+	}
+	said, _ := os.ReadFile(output.Name())
+	return fmt.Errorf("failed to run %s: %w: %s", program, err, strings.TrimSpace(string(bytes.ToValidUTF8(said, nil))))
+}

@@ -1,0 +1,121 @@
+package postgres_test
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/url"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// loseAnswer is the payload that a proxy looks for when it is to lose an answer.
+const loseAnswer = "lose the answer to this"
+
+// proxy stands between a store and a server.
+type proxy struct {
+	url      string
+	lose     atomic.Bool  // the next answer to loseAnswer: the connection is cut instead
+	lost     atomic.Int64 // answers
+	asked    atomic.Int64 // pieces that came from the client, each a round trip
+	listener net.Listener
+	mu       sync.Mutex
+	conns    []net.Conn
+	group    sync.WaitGroup
+}
+
+func newProxy(t *testing.T, databaseURL string) *proxy {
+	t.Helper()
+	config, err := pgconn.ParseConfig(databaseURL)
+	if err != nil {
+		t.Fatal("the server under test has a bad URL")
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: listener.Addr().String(),
+		Path: "/" + config.Database, RawQuery: "sslmode=disable&pool_max_conns=1",
+	}
+	p := &proxy{url: u.String(), listener: listener}
+	network, address := pgconn.NetworkAddress(config.Host, config.Port)
+	p.group.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial(network, address)
+			if err != nil {
+				t.Errorf("failed to connect to port %s of the server under test: %v", strconv.Itoa(int(config.Port)), err)
+				hangUp(client)
+				continue
+			}
+			p.join(client, server)
+		}
+	})
+	t.Cleanup(p.shut)
+	return p
+}
+
+// join passes on what two connections say.
+func (p *proxy) join(client, server net.Conn) {
+	p.mu.Lock()
+	p.conns = append(p.conns, client, server)
+	p.mu.Unlock()
+	var lose atomic.Bool
+	p.group.Go(func() {
+		pass(server, client, func(said []byte) bool {
+			p.asked.Add(1)
+			if bytes.Contains(said, []byte(loseAnswer)) && p.lose.CompareAndSwap(true, false) {
+				lose.Store(true)
+			}
+			return true
+		})
+	})
+	p.group.Go(func() {
+		pass(client, server, func([]byte) bool {
+			if lose.Load() {
+				p.lost.Add(1)
+			}
+			return !lose.Load()
+		})
+	})
+}
+
+// pass copies until a side is closed or look says that it is enough, and then closes both.
+func pass(to io.WriteCloser, from io.ReadCloser, look func(said []byte) bool) {
+	defer hangUp(to)
+	defer hangUp(from)
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil || !look(buffer[:n]) {
+			return
+		}
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// hangUp closes what may be closed already.
+func hangUp(c io.Closer) {
+	_ = c.Close()
+}
+
+// shut cuts all connections and takes no more.
+func (p *proxy) shut() {
+	hangUp(p.listener)
+	p.mu.Lock()
+	for _, c := range p.conns {
+		hangUp(c)
+	}
+	p.mu.Unlock()
+	p.group.Wait()
+}
