@@ -18,7 +18,7 @@ import (
 type Kind string
 
 const (
-	// PreparationInput is what the messages are made of, kept where a fallback may have to make them anew.
+	// PreparationInput is what the messages are made of: a fallback makes them anew from it.
 	PreparationInput Kind = "preparation.input"
 	// PromptRendered means that a prompt was made; the payload names the profile, its version, hashes and variables.
 	PromptRendered Kind = "prompt.rendered"

@@ -44,7 +44,7 @@ func (s *Store) Append(ctx context.Context, turnUID string, entries ...journal.E
 	var refused, unknown bool
 	err := s.call(ctx, appendTimeout, func(ctx context.Context) (err error) {
 		first := entries[0]
-		if refused = follows(first.Seq-1, first.Epoch, entries) != nil; refused {
+		if refused = journal.Follows(first.Seq-1, first.Epoch, entries) != nil; refused {
 			return nil
 		}
 		query, args := statement(turnUID, entries)
@@ -114,22 +114,8 @@ func (s *Store) refusal(ctx context.Context, turnUID string, entries []journal.E
 	if err != nil {
 		return err
 	}
-	if err := follows(seq, epoch, entries); err != nil {
+	if err := journal.Follows(seq, epoch, entries); err != nil {
 		return err
 	}
 	return journal.ErrSequence // the Turn was forgotten in between
-}
-
-// follows says whether entries may stand after the last one there is.
-func follows(seq, epoch int64, entries []journal.Entry) error {
-	for _, e := range entries {
-		if e.Epoch < epoch {
-			return journal.ErrFenced
-		}
-		if e.Seq != seq+1 {
-			return journal.ErrSequence
-		}
-		seq, epoch = e.Seq, e.Epoch
-	}
-	return nil
 }

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -74,6 +77,30 @@ func configure(databaseURL string) (*pgxpool.Config, error) {
 		c.RuntimeParams["application_name"] = "capstan"
 	}
 	return config, nil
+}
+
+// Target says where a URL leads to, for logs: the hosts with their ports, or the folder of a Unix socket, and the database.
+// There is no user and no password in it, nor in the error for a URL that Open would refuse.
+func Target(databaseURL string) (hosts []string, database string, err error) {
+	config, err := configure(databaseURL)
+	if err != nil {
+		return nil, "", err
+	}
+	c := config.ConnConfig
+	hosts = []string{address(c.Host, c.Port)}
+	for _, other := range c.Fallbacks { // which has a host twice where TLS is tried first
+		if a := address(other.Host, other.Port); !slices.Contains(hosts, a) {
+			hosts = append(hosts, a)
+		}
+	}
+	return hosts, c.Database, nil
+}
+
+func address(host string, port uint16) string {
+	if strings.HasPrefix(host, "/") {
+		return host
+	}
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
 // misplaced reports whether a URL was cut in the middle of a password with a character that had to be escaped. What follows

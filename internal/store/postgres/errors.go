@@ -1,8 +1,12 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -42,6 +46,20 @@ func explain(err error) error {
 		return fmt.Errorf("%w; check the host, the port and sslmode in the URL, that the server runs, and that no network policy is in the way", err)
 	}
 	return err
+}
+
+// passing are the states of a server, by their SQLSTATE, that end by themselves: a start, a stop, a failover, a rush.
+var passing = []string{"25006", "53300", "57P01", "57P02", "57P03"}
+
+// IsAway reports whether an error of Open means that the server is out of reach for now, so that it may be of use to try
+// again. It is false if the server has answered and refused, and if the URL or a certificate is wrong.
+func IsAway(err error) bool {
+	if server, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return slices.Contains(passing, server.Code)
+	}
+	_, unreachable := errors.AsType[net.Error](err) // no such host, nobody listens, no answer in time
+	return unreachable || errors.Is(err, pgconn.ErrReadOnlyConnection) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // rejected reports whether the server has refused a statement and rolled it back. FATAL is no such thing: it ends the

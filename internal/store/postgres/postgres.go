@@ -102,6 +102,15 @@ func (s *Store) TurnUIDs(ctx context.Context) ([]string, error) {
 	return read(ctx, s, pgx.RowTo[string], `SELECT turn_uid FROM capstan_turn`)
 }
 
+// Check fails if the server does not answer, takes no writes or does not let this user change the journal. It changes
+// nothing, and takes at most 10 s.
+func (s *Store) Check(ctx context.Context) error {
+	return s.again(ctx, appendTimeout, func(ctx context.Context) error {
+		_, err := s.pool.Exec(ctx, `DELETE FROM capstan_turn WHERE false`)
+		return err
+	})
+}
+
 // read collects the rows of a query.
 func read[T any](ctx context.Context, s *Store, row pgx.RowToFunc[T], query string, args ...any) (all []T, err error) {
 	err = s.again(ctx, readTimeout, func(ctx context.Context) error {

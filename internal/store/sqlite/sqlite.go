@@ -37,6 +37,8 @@ const (
 
 // Store is a journal in a file. It implements journal.Journal.
 type Store struct {
+	path    string
+	file    os.FileInfo // what was opened
 	db      *sql.DB
 	appends chan *appendCall
 	closing chan struct{}
@@ -54,7 +56,8 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the journal: %w", err)
 	}
-	if err := file.Close(); err != nil {
+	info, err := file.Stat()
+	if err := errors.Join(err, file.Close()); err != nil {
 		return nil, fmt.Errorf("failed to open the journal: %w", err)
 	}
 	db, err := sql.Open("sqlite", dsn(path))
@@ -65,7 +68,10 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	if err := migrate(ctx, db); err != nil {
 		return nil, errors.Join(fmt.Errorf("failed to bring the journal %q to the newest schema: %w", path, err), db.Close())
 	}
-	s := &Store{db: db, appends: make(chan *appendCall), closing: make(chan struct{}), closed: make(chan struct{})}
+	s := &Store{
+		path: path, file: info, db: db,
+		appends: make(chan *appendCall), closing: make(chan struct{}), closed: make(chan struct{}),
+	}
 	go s.write() //nolint:contextcheck // because the writer lives as long as the store, not as long as the call that opens it
 	return s, nil
 }

@@ -101,7 +101,7 @@ func add(tx *sql.Tx, call *appendCall) error {
 	if err := row.Scan(&seq, &epoch); err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	call.refused = follows(seq, epoch, call.entries)
+	call.refused = journal.Follows(seq, epoch, call.entries)
 	if call.refused != nil {
 		return nil //nolint:nilerr // because a refused call is no failure of the batch
 	}
@@ -111,20 +111,6 @@ func add(tx *sql.Tx, call *appendCall) error {
 		if err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// follows says whether entries may stand after the last one there is.
-func follows(seq, epoch int64, entries []journal.Entry) error {
-	for _, e := range entries {
-		if e.Epoch < epoch {
-			return journal.ErrFenced
-		}
-		if e.Seq != seq+1 {
-			return journal.ErrSequence
-		}
-		seq, epoch = e.Seq, e.Epoch
 	}
 	return nil
 }

@@ -30,15 +30,14 @@ func (m *Memory) Append(ctx context.Context, turnUID string, entries ...journal.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := slices.Clone(m.turns[turnUID])
-	for _, e := range entries {
-		if n := len(all); n > 0 && e.Epoch < all[n-1].Epoch {
-			return journal.ErrFenced
-		}
-		if e.Seq != int64(len(all)+1) {
-			return journal.ErrSequence
-		}
-		all = append(all, e)
+	var last journal.Entry
+	if n := len(all); n > 0 {
+		last = all[n-1]
 	}
+	if err := journal.Follows(last.Seq, last.Epoch, entries); err != nil {
+		return err
+	}
+	all = append(all, entries...)
 	if m.turns == nil {
 		m.turns = map[string][]journal.Entry{}
 	}

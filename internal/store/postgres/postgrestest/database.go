@@ -80,7 +80,11 @@ func Own(tb testing.TB, settings ...string) *Server {
 // Exec runs a statement on a connection of its own.
 func Exec(tb testing.TB, databaseURL, statement string, args ...any) {
 	tb.Helper()
-	ctx := context.WithoutCancel(tb.Context()) // it also cleans up
+	execute(tb.Context(), tb, databaseURL, statement, args...)
+}
+
+func execute(ctx context.Context, tb testing.TB, databaseURL, statement string, args ...any) {
+	tb.Helper()
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
 		tb.Fatalf("failed to connect to the server under test: %v", err)
@@ -111,7 +115,8 @@ func database(tb testing.TB, server string) string {
 		tb.Fatalf("%s is not a URL", namedServer)
 	}
 	Exec(tb, server, "CREATE DATABASE "+name)
-	tb.Cleanup(func() { Exec(tb, server, "DROP DATABASE "+name+" WITH (FORCE)") })
+	ctx := context.WithoutCancel(tb.Context()) // the test's own has ended when it is cleaned up
+	tb.Cleanup(func() { execute(ctx, tb, server, "DROP DATABASE "+name+" WITH (FORCE)") })
 	u.Path = "/" + name
 	return u.String()
 }

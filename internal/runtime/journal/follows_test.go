@@ -1,0 +1,42 @@
+package journal_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+func TestFollows(t *testing.T) {
+	type place struct{ seq, epoch int64 }
+	tests := map[string]struct {
+		reason  string
+		last    place
+		entries []place
+		want    error
+	}{
+		"Nothing":        {reason: "no entries can be wrong", last: place{3, 2}},
+		"First":          {reason: "an empty journal begins at 1, with any epoch", entries: []place{{1, 7}}},
+		"NotFirst":       {reason: "a journal that was forgotten must not go on in its middle", entries: []place{{2, 1}}, want: journal.ErrSequence},
+		"Next":           {reason: "the same run goes on", last: place{3, 2}, entries: []place{{4, 2}}},
+		"NewEpoch":       {reason: "a later executor goes on", last: place{3, 2}, entries: []place{{4, 5}}},
+		"Several":        {reason: "all of an append are in order", last: place{3, 2}, entries: []place{{4, 2}, {5, 3}, {6, 3}}},
+		"Taken":          {reason: "another writer was first", last: place{3, 2}, entries: []place{{3, 2}}, want: journal.ErrSequence},
+		"Gap":            {reason: "an entry is missing", last: place{3, 2}, entries: []place{{5, 2}}, want: journal.ErrSequence},
+		"GapWithin":      {reason: "an entry is missing among those of the append", last: place{3, 2}, entries: []place{{4, 2}, {6, 2}}, want: journal.ErrSequence},
+		"Fenced":         {reason: "a newer executor has the turn", last: place{3, 2}, entries: []place{{4, 1}}, want: journal.ErrFenced},
+		"FencedWithin":   {reason: "epochs never decrease", last: place{3, 2}, entries: []place{{4, 2}, {5, 1}}, want: journal.ErrFenced},
+		"FencedAndTaken": {reason: "who is fenced off must stop, not read again", last: place{3, 2}, entries: []place{{2, 1}}, want: journal.ErrFenced},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var entries []journal.Entry
+			for _, e := range tc.entries {
+				entries = append(entries, journal.Entry{Seq: e.seq, Epoch: e.epoch})
+			}
+			if err := journal.Follows(tc.last.seq, tc.last.epoch, entries); !errors.Is(err, tc.want) || tc.want == nil && err != nil {
+				t.Errorf("Follows = %v, want %v: %s", err, tc.want, tc.reason)
+			}
+		})
+	}
+}

@@ -1,0 +1,95 @@
+package postgres_test
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/store/postgres"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
+)
+
+func TestIsAway(t *testing.T) {
+	good, err := url.Parse(postgrestest.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, unknown := *good, *good
+	stranger.User = url.UserPassword("nobody_of_that_name", "wrong")
+	unknown.Path = "/nowhere"
+	readOnly := postgrestest.Database(t)
+	postgrestest.Exec(t, readOnly, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only TO on', current_database()); END $$`)
+	gone := newProxy(t, good.String())
+	gone.shut()
+	for name, tc := range map[string]struct {
+		reason, url string
+		want        bool
+	}{
+		"NobodyListens":  {"the server is not started yet", gone.url, true},
+		"NoSuchHost":     {"the name may come with the server", "postgres://u@db.invalid/d", true},
+		"NoSocket":       {"the server is not started yet", "postgres://u@/d?host=/nowhere", true},
+		"ReadOnly":       {"a failover ends", readOnly, true},
+		"Stranger":       {"the server has refused, and will again", stranger.String(), false},
+		"NoDatabase":     {"nobody makes it by waiting", unknown.String(), false},
+		"BadURL":         {"it does not get better", "postgres://u:p/q@h/d", false},
+		"NoCertificate":  {"it does not get better", "postgres://u@h/d?sslmode=verify-full&sslrootcert=/nowhere.pem", false},
+		"AnotherProgram": {"it does not get better", "mysql://h/d", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := postgres.Open(t.Context(), tc.url)
+			if err == nil {
+				t.Fatal(errors.Join(errors.New("Open did not fail"), s.Close()))
+			}
+			if got := postgres.IsAway(err); got != tc.want {
+				t.Errorf("IsAway(%v) = %t, want %t: %s", err, got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+func TestCheck(t *testing.T) {
+	databaseURL := postgrestest.Database(t)
+	p := newProxy(t, databaseURL)
+	s := openAt(t, p.url)
+	if err := s.Check(t.Context()); err != nil {
+		t.Fatalf("Check: %v", err)
+	}
+	postgrestest.Exec(t, databaseURL, `ALTER TABLE capstan_turn RENAME TO hidden`)
+	if err := s.Check(t.Context()); err == nil {
+		t.Error("Check found nothing wrong with a table that is not there")
+	}
+	postgrestest.Exec(t, databaseURL, `ALTER TABLE hidden RENAME TO capstan_turn`)
+	p.shut()
+	if err := s.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "check the host") {
+		t.Errorf("Check of a server that went away: %v, want an error that says what to look at", err)
+	}
+}
+
+func TestTarget(t *testing.T) {
+	const secret = "s3cr3t"
+	for name, tc := range map[string]struct {
+		url, database string
+		hosts         []string
+		bad           bool
+	}{
+		"TCP":       {url: "postgres://me:" + secret + "@db.example:6432/capstan?sslmode=require", hosts: []string{"db.example:6432"}, database: "capstan"},
+		"TLSOrNot":  {url: "postgresql://me:" + secret + "@db/capstan", hosts: []string{"db:5432"}, database: "capstan"},
+		"Several":   {url: "postgres://me:" + secret + "@a:1,b:2/capstan", hosts: []string{"a:1", "b:2"}, database: "capstan"},
+		"Socket":    {url: "postgres://me@/capstan?host=/run/postgresql&password=" + secret, hosts: []string{"/run/postgresql"}, database: "capstan"},
+		"Unescaped": {url: "postgres://me:12/" + secret + "@db/capstan", bad: true},
+		"Other":     {url: "mysql://me:" + secret + "@db/capstan", bad: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts, database, err := postgres.Target(tc.url)
+			if diff := cmp.Diff(tc.hosts, hosts); diff != "" || database != tc.database || (err != nil) != tc.bad {
+				t.Errorf("Target = %v, %q, %v; want %v, %q", hosts, database, err, tc.hosts, tc.database)
+			}
+			if text := strings.Join(append(hosts, database), " "); strings.Contains(text, secret) || err != nil && strings.Contains(err.Error(), secret) {
+				t.Errorf("the password is in %q, %v", text, err)
+			}
+		})
+	}
+}
