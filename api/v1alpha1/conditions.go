@@ -36,6 +36,9 @@ const (
 	// ReasonConfigMapNotFound surfaces on PromptProfile and Agent when a ConfigMap that the object names does not exist,
 	// or lacks the key. The object is looked at again when it appears, so that it is not Stalled.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
+	// ReasonConfigMapUnreadable surfaces on PromptProfile and Agent when a ConfigMap that the object names could not be
+	// read: the manager may not, or the API server did not answer. It is tried again, at least every 30 seconds.
+	ReasonConfigMapUnreadable = "ConfigMapUnreadable"
 )
 
 // Conditions and reasons of an Agent.
@@ -79,8 +82,8 @@ const (
 
 // Reasons of Succeeded=Unknown.
 const (
-	// TurnReasonPending surfaces when no executor has taken the Turn yet, or a ConfigMap that it names does not exist; the
-	// message says what it waits for.
+	// TurnReasonPending surfaces when no executor has taken the Turn yet, or a ConfigMap that it names does not exist or may
+	// not be read; the message says what it waits for.
 	TurnReasonPending = "Pending"
 	// TurnReasonWaitingForAgent surfaces when the Agent does not exist or is not Ready.
 	TurnReasonWaitingForAgent = "WaitingForAgent"
@@ -122,6 +125,9 @@ const (
 
 // Reasons of a Turn's other conditions, beside the terminal reason of Succeeded.
 const (
+	// TurnReasonNotPrepared surfaces on Prepared=Unknown when an executor gave the Turn back without a prompt, because what
+	// it is made of is not there. Succeeded says what the Turn waits for. It is gone when the Turn is bound again.
+	TurnReasonNotPrepared = "NotPrepared"
 	// TurnReasonFinalized surfaces on Finalized when the record is whole.
 	TurnReasonFinalized = "Finalized"
 	// TurnReasonPartiallyFinalized surfaces on Finalized when a step of the record failed; the message names it.

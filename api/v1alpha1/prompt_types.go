@@ -39,10 +39,10 @@ const (
 
 // Overlay is an instruction laid over those of the profile.
 type Overlay struct {
-	// id of the overlay, unique in its list, 1 to 128 characters. The record of a Turn names it.
+	// id of the overlay, unique in its list, 1 to 64 characters. The record of a Turn names it.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
 
 	// source says who asks for it, such as product, at most 256 characters. It is recorded and not part of the prompt.
@@ -84,10 +84,10 @@ const (
 
 // Guardrail is a rule that constrains all other instructions.
 type Guardrail struct {
-	// id of the guardrail, unique in its list, 1 to 128 characters. The record of a Turn names it.
+	// id of the guardrail, unique in its list, 1 to 64 characters. The record of a Turn names it.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
 
 	// source says who asks for it, such as workspace, at most 256 characters. It is recorded and not part of the prompt.

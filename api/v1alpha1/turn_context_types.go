@@ -108,10 +108,10 @@ const (
 
 // Memory is something that was learned before.
 type Memory struct {
-	// id of the memory, unique in this Turn, 1 to 128 characters. It is recorded and not part of the prompt.
+	// id of the memory, unique in this Turn, 1 to 64 characters. It is recorded and not part of the prompt.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
 
 	// text of the memory, 1 to 4096 characters.
@@ -166,10 +166,10 @@ const (
 
 // Enrichment is what another part of the product found out.
 type Enrichment struct {
-	// id of the enrichment, unique in this Turn, 1 to 128 characters. It is recorded and not part of the prompt.
+	// id of the enrichment, unique in this Turn, 1 to 64 characters. It is recorded and not part of the prompt.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
 
 	// kind is SpecialistMemo, Handoff, Review, WorkspaceState, ExternalSnapshot, CultureContext, ToolObservation or

@@ -101,7 +101,7 @@ func (s *TurnSpec) CheckSize() error {
 		return fmt.Errorf("failed to marshal the spec: %w", err)
 	}
 	if len(data) > MaxSpecBytes {
-		return fmt.Errorf("spec is %d bytes of JSON and must be at most %d: shorten message, history or context.facts", len(data), MaxSpecBytes)
+		return fmt.Errorf("spec is %d bytes of JSON and must be at most %d: shorten message, history, context or shaping, or put texts into a ConfigMap", len(data), MaxSpecBytes)
 	}
 	return nil
 }

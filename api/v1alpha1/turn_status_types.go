@@ -175,53 +175,53 @@ type Preparation struct {
 	Provenance *Provenance `json:"provenance,omitempty"`
 }
 
-// Provenance lists what a prompt was made of, by id. Each list ends at its bound, and all lists together at 8 KiB; the
-// journal has them whole.
+// Provenance lists what a prompt was made of, by id.
 type Provenance struct {
 	// usedMemoryIDs are the memories in the prompt, in their order there, at most 10.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10
-	// +kubebuilder:validation:items:MaxLength=128
+	// +kubebuilder:validation:items:MaxLength=64
 	UsedMemoryIDs []string `json:"usedMemoryIDs,omitempty"`
 
-	// droppedMemoryIDs are the memories over the cap, most relevant first, of which at most 54 are listed.
+	// droppedMemoryIDs are the memories over the cap, most relevant first.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=54
-	// +kubebuilder:validation:items:MaxLength=128
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
 	DroppedMemoryIDs []string `json:"droppedMemoryIDs,omitempty"`
 
 	// usedEnrichmentIDs are the enrichments in the prompt, in their order there, at most 8.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:MaxLength=128
+	// +kubebuilder:validation:items:MaxLength=64
 	UsedEnrichmentIDs []string `json:"usedEnrichmentIDs,omitempty"`
 
-	// droppedEnrichmentIDs are the enrichments over the cap, most important first, then those of audience Product, of
-	// which at most 56 are listed.
+	// droppedEnrichmentIDs are the enrichments over the cap, most important first, then those of audience Product.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=56
-	// +kubebuilder:validation:items:MaxLength=128
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
 	DroppedEnrichmentIDs []string `json:"droppedEnrichmentIDs,omitempty"`
 
-	// usedGuardrailIDs are the guardrails in the prompt: the profile's, then the Turn's, each as they were given, of which
-	// at most 32 are listed.
+	// usedGuardrailIDs are the guardrails in the prompt: the profile's, then the Turn's, each as they were given.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MaxLength=128
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
 	UsedGuardrailIDs []string `json:"usedGuardrailIDs,omitempty"`
 
-	// usedOverlayIDs are the overlays in the prompt: the profile's, then the Turn's, each as they were given, of which at
-	// most 32 are listed.
+	// usedOverlayIDs are the overlays in the prompt: the profile's, then the Turn's, each as they were given.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MaxLength=128
+	// +kubebuilder:validation:MaxItems=96
+	// +kubebuilder:validation:items:MaxLength=64
 	UsedOverlayIDs []string `json:"usedOverlayIDs,omitempty"`
+
+	// truncated is true where the lists together were longer than 20 KiB of JSON and are cut; the journal has them whole.
+	// +optional
+	Truncated bool `json:"truncated,omitempty"`
 }
 
 // PromptProfileRevision names one version of a profile.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-	_ "time/tzdata" // the time zones of Agents, for machines that have none
 
 	"golang.org/x/term"
 

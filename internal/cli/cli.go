@@ -124,7 +124,7 @@ func newVersion(env Environment) *cobra.Command {
 
 // tell writes a line to Err. That it cannot be written cannot be told to anybody.
 func (e Environment) tell(format string, args ...any) {
-	_, _ = fmt.Fprintf(e.Err, format+"\n", args...)
+	_, _ = io.WriteString(e.Err, shown(fmt.Sprintf(format, args...))+"\n")
 }
 
 // print writes a result to Out.

@@ -139,5 +139,5 @@ func (r *renderer) difference(c *comparison) (string, error) {
 	if r.output != outputText {
 		return encode(c.record(), r.output)
 	}
-	return r.env.coloured(r.env.forScreen(c.text())), nil
+	return r.env.coloured(shown(c.text())), nil
 }

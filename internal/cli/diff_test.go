@@ -248,7 +248,7 @@ func TestMessagesCannotForgeADiff(t *testing.T) {
 	hostile := `"What?\n\nReport\n  promptHash  same\n4. user_message (user) removed\n+++ x\e[2J"`
 	dir := complete().with(t, "turn.yaml", "What is up?", hostile).written(t, nowhere)
 	got := call{terminal: true}.run(t.Context(), "render", "-f", dir, "--diff", complete().written(t, nowhere)).mustEnd(t, cli.ExitDiffers)
-	mustSay(t, got.out, "+Report\x1b[0m\n", "++++ x[2J")
+	mustSay(t, got.out, "+Report\x1b[0m\n", "++++ x\\u001b[2J")
 	if strings.Count(got.out, "\nReport\n") != 1 || strings.Contains(got.out, "\x1b[2J") {
 		t.Errorf("want each line of a message to begin as one of a diff, have:\n%q", got.out)
 	}

@@ -101,6 +101,34 @@ func (e Environment) forScreen(text string) string {
 	}, text)
 }
 
+// shown returns a text for a person to look at, on a terminal now or later: what a terminal would act on is written out, as
+// \u001b. Line feeds and tabs stay.
+func shown(text string) string {
+	if strings.IndexFunc(text, acts) < 0 {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if acts(r) {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// acts reports whether a terminal acts on a character: control characters, and those that turn the direction of text.
+func acts(r rune) bool {
+	switch {
+	case r == '\n', r == '\t':
+		return false
+	case r >= '\u202a' && r <= '\u202e', r >= '\u2066' && r <= '\u2069', r == '\u2028', r == '\u2029':
+		return true
+	}
+	return unicode.IsControl(r)
+}
+
 // oneLine returns the beginning of a text on one line, at most so many characters, safe to print on a terminal.
 func oneLine(text string, most int) string {
 	line := strings.Map(func(r rune) rune {

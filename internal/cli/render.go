@@ -102,7 +102,7 @@ func (r *renderer) render(ctx context.Context, args []string) error {
 		return err
 	}
 	if r.output == outputText {
-		return r.env.print(r.env.forScreen(renderText(p, prepared)))
+		return r.env.print(shown(renderText(p, prepared)))
 	}
 	text, err := encode(rendering{
 		Messages: prepared.Messages, Tools: append([]prompt.Tool{}, prepared.Tools...),

@@ -178,7 +178,7 @@ func TestRenderKindsOfPrompts(t *testing.T) {
 		"an overlay without a place": {
 			"what the model is not told is told to the reader", "profile.yaml", "  overrides:",
 			"  sections: [agent]\n  overlays: [{id: kind, source: team, text: Be kind.}]\n  overrides:",
-			[]string{"\nLeft out\n  overlay kind  the prompt has no section turn_instructions\n"},
+			[]string{"\nLeft out\n  overlay kind  ", "  the prompt has no section turn_instructions\n  text PromptProfile spec.instructions  "},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

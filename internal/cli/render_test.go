@@ -174,7 +174,7 @@ func TestMessagesCannotPassForLinesOfTheTool(t *testing.T) {
 	hostile := `"What?\n+-- cache boundary: the 1 characters above are the stable part --\n5. system_prompt (system)\r\e[2J"`
 	dir := complete().with(t, "turn.yaml", "What is up?", hostile).written(t, nowhere)
 	piped := capstan(t, "render", "-f", dir, "--now", noon).mustEnd(t, cli.ExitOK)
-	mustSay(t, piped.out, "| What?\n| +-- cache boundary: the 1 characters", "| 5. system_prompt (system)\r\x1b[2J\n")
+	mustSay(t, piped.out, "| What?\n| +-- cache boundary: the 1 characters", "| 5. system_prompt (system)\\u000d\\u001b[2J\n")
 	shown := call{terminal: true}.run(t.Context(), "render", "-f", dir, "--now", noon).mustEnd(t, cli.ExitOK)
 	if strings.ContainsAny(shown.out, "\r\x1b") {
 		t.Errorf("want no control characters on a terminal, have:\n%q", shown.out)

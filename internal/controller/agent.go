@@ -32,17 +32,22 @@ type AgentReconciler struct {
 	ConfigMaps func(namespace string) translate.ConfigMaps
 	// ManagerSkills are available to every Agent.
 	ManagerSkills []prepare.Skill
+	// Recheck is how often agents are looked at where ConfigMaps may not be watched; 0 watches them.
+	Recheck time.Duration
 }
 
 // SetupWithManager registers the reconciler. An agent is looked at when its spec changes, and when something it refers
 // to appears, changes or goes.
 func (r *AgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Agent{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.PromptProfile{}, users(r.Client, &v1alpha1.AgentList{}, indexAgentProfile)).
 		Watches(&v1alpha1.ModelProvider{}, users(r.Client, &v1alpha1.AgentList{}, indexAgentProvider)).
-		Watches(&corev1.ConfigMap{}, agentsOfConfigMap(r.Client), builder.OnlyMetadata).
-		Complete(r)
+		WithOptions(retries())
+	if r.Recheck == 0 {
+		b = b.Watches(&corev1.ConfigMap{}, agentsOfConfigMap(r.Client), builder.OnlyMetadata)
+	}
+	return b.Complete(r)
 }
 
 // Reconcile looks at what one agent refers to and reports.
@@ -66,10 +71,12 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	readiness(profile, models).set(&a.Status.Conditions, v1alpha1.ConditionReady, a.Generation, now)
 	a.Status.PromptRenderHash = hash
 	a.Status.ObservedGeneration = a.Generation
+	again := ctrl.Result{RequeueAfter: r.Recheck}
 	if equality.Semantic.DeepEqual(before, &a.Status) {
-		return ctrl.Result{}, nil
+		return again, profile.failure
 	}
-	return written(ctrl.Result{}, r.Client.Status().Update(ctx, &a))
+	again, err = written(again, r.Client.Status().Update(ctx, &a))
+	return again, errors.Join(profile.failure, err)
 }
 
 // readiness sums findings up: the first that does not hold is the reason, the messages of all are told.
@@ -108,11 +115,13 @@ func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent)
 	case c.Status != metav1.ConditionTrue:
 		return finding{reason: v1alpha1.ReasonProfileNotReady, message: fmt.Sprintf("PromptProfile %q is not ready: %s", name, c.Message)}, "", nil
 	}
-	location, err := translate.Location(a)
-	if err != nil {
+	if _, err := translate.Location(a); err != nil {
 		return finding{reason: v1alpha1.ReasonInvalidTimeZone, message: err.Error()}, "", nil //nolint:nilerr // because the error is the finding
 	}
-	report, err := r.sample(ctx, a, &p, r.Now().In(location))
+	report, err := r.sample(ctx, a, &p)
+	if failure, ok := errors.AsType[*translate.UnreadableError](err); ok {
+		return unreadable(failure), "", nil
+	}
 	if wrong, ok := errors.AsType[*invalid.Error](err); ok {
 		return finding{reason: unrenderedReason(err, wrong.Field), message: wrong.Error()}, "", nil
 	}
@@ -138,7 +147,7 @@ func unrenderedReason(err error, field string) string {
 }
 
 // sample renders the agent's prompt as a Turn without parameters would get it.
-func (r *AgentReconciler) sample(ctx context.Context, a *v1alpha1.Agent, p *v1alpha1.PromptProfile, now time.Time) (prompt.Report, error) {
+func (r *AgentReconciler) sample(ctx context.Context, a *v1alpha1.Agent, p *v1alpha1.PromptProfile) (prompt.Report, error) {
 	maps := r.ConfigMaps(a.Namespace)
 	agent, err := translate.Agent(ctx, a, maps)
 	if err != nil {
@@ -148,7 +157,7 @@ func (r *AgentReconciler) sample(ctx context.Context, a *v1alpha1.Agent, p *v1al
 	if err != nil {
 		return prompt.Report{}, err
 	}
-	return prepare.Sample(agent, profile, r.ManagerSkills, a.Spec.Models[0].Model, now)
+	return prepare.Sample(agent, profile, r.ManagerSkills, a.Spec.Models[0].Model)
 }
 
 // resolveModels finds the providers of the agent's chain. An endpoint that is out of reach does not count: the Turn that

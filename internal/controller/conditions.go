@@ -13,6 +13,8 @@ import (
 type finding struct {
 	holds           bool
 	reason, message string
+	// failure is why the look is to be tried again, nil if an event will tell when.
+	failure error
 }
 
 // set writes a finding as a condition.

@@ -43,11 +43,11 @@ func agentConfigMaps(o client.Object) []string {
 	return contributionConfigMaps(a.Spec.Contributions)
 }
 
-// awaitedConfigMaps are the names of the ConfigMaps that must be there before a Turn is bound for the first time. A Turn
-// that was bound may have them in its journal.
+// awaitedConfigMaps are the names of the ConfigMaps that must be there before a Turn is bound. One that was bound before may
+// have them in its journal, unless it was given back without a prompt.
 func awaitedConfigMaps(o client.Object) []string {
 	t, ok := o.(*v1alpha1.Turn)
-	if !ok || t.IsFinished() || t.Epoch() > 0 || t.Spec.Context == nil {
+	if !ok || t.IsFinished() || t.Spec.Context == nil || t.Epoch() > 0 && !lacksPrompt(t) {
 		return nil
 	}
 	return contributionConfigMaps(t.Spec.Context.Contributions)
@@ -104,9 +104,9 @@ func appears() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: no, DeleteFunc: func(event.DeleteEvent) bool { return false }}
 }
 
-// missingConfigMap says which of the ConfigMaps that a Turn awaits does not exist, the first of them; empty if all do. It
-// asks the cache, and for Turns without ConfigMaps nobody.
-func missingConfigMap(ctx context.Context, c client.Client, t *v1alpha1.Turn) (string, error) {
+// missingConfigMap says which of the ConfigMaps that a Turn awaits is not there or may not be read, the first of them; empty
+// if all are there. Turns without ConfigMaps ask nobody.
+func missingConfigMap(ctx context.Context, c client.Reader, t *v1alpha1.Turn) (string, error) {
 	if len(awaitedConfigMaps(t)) == 0 {
 		return "", nil
 	}
@@ -118,10 +118,13 @@ func missingConfigMap(ctx context.Context, c client.Client, t *v1alpha1.Turn) (s
 		found := &metav1.PartialObjectMetadata{}
 		found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 		err := c.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: ref.Name}, found)
-		if apierrors.IsNotFound(err) {
-			return fmt.Sprintf("ConfigMap %q, which spec.context.contributions[%d].configMapKeyRef names, does not exist", ref.Name, i), nil
-		}
-		if err != nil {
+		what := fmt.Sprintf("ConfigMap %q, which spec.context.contributions[%d].configMapKeyRef names,", ref.Name, i)
+		switch {
+		case apierrors.IsNotFound(err):
+			return what + " does not exist", nil
+		case apierrors.IsForbidden(err):
+			return what + " cannot be read: " + whyUnread(err), nil
+		case err != nil:
 			return "", fmt.Errorf("failed to look for ConfigMap %q: %w", ref.Name, err)
 		}
 	}

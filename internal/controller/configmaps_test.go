@@ -2,7 +2,10 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
@@ -61,6 +65,7 @@ func TestConfigMapsOfObjects(t *testing.T) {
 		"Turn":                {reason: "a new Turn awaits them", names: awaitedConfigMaps, object: turnWith(contributes("a")), want: []string{"a"}},
 		"TurnWithout":         {reason: "most Turns await none", names: awaitedConfigMaps, object: turnWith()},
 		"TurnThatWasBound":    {reason: "its journal may have the texts", names: awaitedConfigMaps, object: turnWith(contributes("a"), boundTo("e"))},
+		"TurnWithoutAPrompt":  {reason: "it was given back for want of what it is made of", names: awaitedConfigMaps, object: turnWith(contributes("a"), boundTo("e"), unprepared), want: []string{"a"}},
 		"TurnThatHasEnded":    {reason: "it awaits nothing", names: awaitedConfigMaps, object: turnWith(contributes("a"), finished(0))},
 		"AnotherKind":         {reason: "an index of one kind says nothing of others", names: awaitedConfigMaps, object: &v1alpha1.Agent{}},
 		"AnotherKindOfAgent":  {reason: "an index of one kind says nothing of others", names: agentConfigMaps, object: turnWith()},
@@ -93,21 +98,72 @@ func TestATurnWaitsForItsConfigMap(t *testing.T) {
 	}
 }
 
-func TestLookingForConfigMaps(t *testing.T) {
-	gets := 0
-	count := interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+// lookingFails counts the looks for ConfigMaps, and makes them fail.
+func lookingFails(looks *int, err error) interceptor.Funcs {
+	return interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 		if _, ok := o.(*metav1.PartialObjectMetadata); ok {
-			gets++
-			return broken
+			*looks++
+			return err
 		}
 		return c.Get(ctx, key, o, opts...)
 	}}
-	b := newBench(t, count, turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
-	if _, err := b.look(t, "one"); err != nil || gets != 0 {
-		t.Errorf("a Turn without ConfigMaps must ask for none: %d looks, %v", gets, err)
+}
+
+func TestLookingForConfigMaps(t *testing.T) {
+	looks := 0
+	b := newBench(t, lookingFails(&looks, broken), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	if _, err := b.look(t, "one"); err != nil || looks != 0 {
+		t.Errorf("a Turn without ConfigMaps must ask for none: %d looks, %v", looks, err)
 	}
-	b = newBench(t, count, turnWith(contributes("a")), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	b = newBench(t, lookingFails(&looks, broken), turnWith(contributes("a")), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
 	if _, err := b.look(t, "one"); !apierrors.IsInternalError(err) {
 		t.Errorf("a look that failed must bring the Turn back, got %v", err)
+	}
+}
+
+// TestATurnWaitsForAConfigMapThatMayNotBeRead: nobody tells when the right is granted.
+func TestATurnWaitsForAConfigMapThatMayNotBeRead(t *testing.T) {
+	looks := 0
+	b := newBench(t, lookingFails(&looks, forbidden), turnWith(contributes("a")), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	b.turns.Recheck = time.Second
+	if result, err := b.look(t, "one"); err != nil || result.RequeueAfter != time.Second {
+		t.Fatalf("got %v, %v; want another look after the time to recheck", result, err)
+	}
+	got := b.turn(t, "one")
+	want := `ConfigMap "a", which spec.context.contributions[1].configMapKeyRef names, cannot be read: configmaps "a" is forbidden: no rule`
+	if message := got.Status.Conditions[0].Message; got.StateReason() != v1alpha1.TurnReasonPending || message != want {
+		t.Errorf("the Turn is %s: %s\nwant Pending: %s", got.StateReason(), message, want)
+	}
+}
+
+func TestWhyAReadFailed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		err    error
+		want   string
+	}{
+		"Forbidden": {"it says which right is missing", fmt.Errorf("wrapped: %w", forbidden), `configmaps "a" is forbidden: no rule`},
+		"Answer":    {"the text of a server's error may have an id", apierrors.NewInternalError(errors.New("request 4711")), "the API server answered 500 InternalError"},
+		"Timeout":   {"the kind of answer is enough", apierrors.NewTimeoutError("try 17", 3), "the API server answered 504 Timeout"},
+		"NoAnswer":  {"the text of a network's error has ports", errors.New("read tcp 10.0.0.1:41234: i/o timeout"), "the API server did not answer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := whyUnread(tc.err); got != tc.want {
+				t.Errorf("got %q, want %q: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+func TestRetriesAreBounded(t *testing.T) {
+	limiter, request := retries().RateLimiter, reconcile.Request{}
+	if first := limiter.When(request); first < 50*time.Millisecond {
+		t.Errorf("the first retry comes after %s, which is a hot loop", first)
+	}
+	for range 100 {
+		limiter.When(request)
+	}
+	if last := limiter.When(request); last != retryMost {
+		t.Errorf("after many failures the next retry comes after %s, want %s", last, retryMost)
 	}
 }

@@ -104,8 +104,14 @@ func givenBack(reason string) func(*v1alpha1.Turn) {
 	}
 }
 
+// unprepared is a Turn that its executor gave back without a prompt.
+func unprepared(t *v1alpha1.Turn) {
+	condition(t, v1alpha1.ConditionPrepared, metav1.ConditionUnknown, v1alpha1.TurnReasonNotPrepared, now)
+}
+
 func TestDecide(t *testing.T) {
 	ready := agentWith(metav1.ConditionTrue, "")
+	noProfile := agentWith(metav1.ConditionFalse, "its profile is missing", modelsResolved(metav1.ConditionTrue))
 	const byDefault = time.Duration(v1alpha1.DefaultStartingDeadlineSeconds) * time.Second
 	const untilStart = byDefault - time.Minute + time.Second
 	huge := func(t *v1alpha1.Turn) { t.Spec.Message = strings.Repeat("x", v1alpha1.MaxSpecBytes) }
@@ -117,6 +123,7 @@ func TestDecide(t *testing.T) {
 		agent   *v1alpha1.Agent
 		lives   bool
 		missing string
+		recheck time.Duration
 		want    decision
 	}{
 		"a new Turn of a ready agent is admitted": {
@@ -185,7 +192,7 @@ func TestDecide(t *testing.T) {
 			turn: turnWith(huge, limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(1))})), agent: ready,
 			want: decision{
 				action: end, reason: v1alpha1.TurnReasonInvalidSpec,
-				message: "spec is 98411 bytes of JSON and must be at most 98304: shorten message, history or context.facts",
+				message: "spec is 98411 bytes of JSON and must be at most 98304: shorten message, history, context or shaping, or put texts into a ConfigMap",
 			},
 		},
 		"a Turn that waited too long ends, and says for what": {
@@ -238,13 +245,49 @@ func TestDecide(t *testing.T) {
 			want: decision{action: nothing, after: byDefault - 9*time.Second},
 		},
 		"a Turn that may have its prompt goes on, whatever has become of its profile": {
-			turn:  turnWith(boundTo("e"), started(30*time.Second)),
-			agent: agentWith(metav1.ConditionFalse, "its profile is missing", modelsResolved(metav1.ConditionTrue)),
-			want:  decision{action: admit, after: 30 * time.Second},
+			turn: turnWith(boundTo("e"), started(30*time.Second)), agent: noProfile, want: decision{action: admit, after: 30 * time.Second},
+		},
+		"a Turn that may have its prompt goes on when its models are back, although its profile has gone meanwhile": {
+			turn:  turnWith(boundTo("e"), started(30*time.Second), givenBack(v1alpha1.TurnReasonWaitingForAgent)),
+			agent: noProfile, want: decision{action: admit, after: 30 * time.Second},
+		},
+		"a Turn that has no prompt yet goes on when its agent is ready": {
+			turn:  turnWith(boundTo("e"), started(30*time.Second), givenBack(v1alpha1.TurnReasonWaitingForAgent), unprepared),
+			agent: ready, want: decision{action: admit, after: 30 * time.Second},
+		},
+		"a Turn that has run is cancelled with what its journal holds, whatever has become of its profile": {
+			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), agent: noProfile,
+			want: decision{action: settle, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled while it was not running"},
+		},
+		"a Turn that has run ends in time with what its journal holds, whatever has become of its models": {
+			turn:  turnWith(boundTo("e"), started(2*time.Minute), givenBack(v1alpha1.TurnReasonWaitingForAgent)),
+			agent: agentWith(metav1.ConditionFalse, "its provider is missing", modelsResolved(metav1.ConditionFalse)),
+			want: decision{
+				action: settle, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				message: "the turn reached its time limit of 1m0s while no executor ran it; it was WaitingForAgent: " +
+					`Agent "support" is not ready: its provider is missing`,
+			},
+		},
+		"a Turn that never had a prompt ends in time where it is, and says what it waited for": {
+			turn:  turnWith(boundTo("e"), started(2*time.Minute), givenBack(v1alpha1.TurnReasonWaitingForAgent), unprepared),
+			agent: noProfile,
+			want: decision{
+				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				message: "the turn reached its time limit of 1m0s while no executor ran it; it was WaitingForAgent: " +
+					`Agent "support" is not ready: its profile is missing`,
+			},
+		},
+		"a Turn looks again for its ConfigMap where no event will tell": {
+			turn: turnWith(), agent: ready, missing: `ConfigMap "terms" does not exist`, recheck: time.Second,
+			want: decision{action: wait, reason: v1alpha1.TurnReasonPending, after: time.Second, message: `ConfigMap "terms" does not exist`},
+		},
+		"a Turn does not wait for its ConfigMap beyond its time to start": {
+			turn: turnWith(), agent: ready, missing: `ConfigMap "terms" does not exist`, recheck: time.Hour,
+			want: decision{action: wait, reason: v1alpha1.TurnReasonPending, after: untilStart, message: `ConfigMap "terms" does not exist`},
 		},
 		"a Turn that has no prompt yet was given back, and waits": {
-			turn:  turnWith(boundTo("e"), started(30*time.Second), givenBack(v1alpha1.TurnReasonWaitingForAgent)),
-			agent: agentWith(metav1.ConditionFalse, "its profile is missing", modelsResolved(metav1.ConditionTrue)),
+			turn:  turnWith(boundTo("e"), started(30*time.Second), givenBack(v1alpha1.TurnReasonWaitingForAgent), unprepared),
+			agent: noProfile,
 			want: decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 30 * time.Second,
 				message: `Agent "support" is not ready: its profile is missing`,
@@ -283,7 +326,7 @@ func TestDecide(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := decide(view{turn: tc.turn, agent: tc.agent, executorLives: tc.lives, missing: tc.missing, now: now})
+			got := decide(view{turn: tc.turn, agent: tc.agent, executorLives: tc.lives, missing: tc.missing, recheck: tc.recheck, now: now})
 			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(decision{})); diff != "" {
 				t.Errorf("the decision is another (-want +got):\n%s", diff)
 			}

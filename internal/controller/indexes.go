@@ -17,7 +17,7 @@ const (
 	indexAgentConfigMap   = "spec:configMapKeyRef.name"
 	indexTurnAgent        = "spec.agentRef.name"         // of Turns that have not ended
 	indexTurnExecutor     = "status.executor.name:bound" // of Turns that have not ended
-	indexTurnConfigMap    = "spec:configMapKeyRef.name"  // of Turns that were never bound
+	indexTurnConfigMap    = "spec:configMapKeyRef.name"  // of Turns that have no prompt
 )
 
 // SetupIndexes makes the cache find objects by what they refer to. It must be called once, before the reconcilers are set up.

@@ -33,15 +33,20 @@ type PromptProfileReconciler struct {
 	Now    func() time.Time
 	// ConfigMaps reads the ConfigMaps of a namespace.
 	ConfigMaps func(namespace string) translate.ConfigMaps
+	// Recheck is how often profiles are looked at where ConfigMaps may not be watched; 0 watches them.
+	Recheck time.Duration
 }
 
 // SetupWithManager registers the reconciler. A profile is looked at when its spec changes, and when a ConfigMap that it
 // names appears, changes or goes.
 func (r *PromptProfileReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.PromptProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&corev1.ConfigMap{}, users(r.Client, &v1alpha1.PromptProfileList{}, indexProfileConfigMap), builder.OnlyMetadata).
-		Complete(r)
+		WithOptions(retries())
+	if r.Recheck == 0 {
+		b = b.Watches(&corev1.ConfigMap{}, users(r.Client, &v1alpha1.PromptProfileList{}, indexProfileConfigMap), builder.OnlyMetadata)
+	}
+	return b.Complete(r)
 }
 
 // Reconcile renders one profile and reports on it.
@@ -51,23 +56,26 @@ func (r *PromptProfileReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	before := p.Status.DeepCopy()
-	if err := r.report(ctx, &p); err != nil {
-		return ctrl.Result{}, err
-	}
+	failure := r.report(ctx, &p)
+	again := ctrl.Result{RequeueAfter: r.Recheck}
 	if equality.Semantic.DeepEqual(before, &p.Status) {
-		return ctrl.Result{}, nil
+		return again, failure
 	}
-	return written(ctrl.Result{}, r.Client.Status().Update(ctx, &p))
+	again, err := written(again, r.Client.Status().Update(ctx, &p))
+	return again, errors.Join(failure, err)
 }
 
-// report writes what became of the profile. It returns an error only if a ConfigMap could not be read.
+// report sets what became of the profile. It returns an error if a ConfigMap could not be read, which is to be tried again.
 func (r *PromptProfileReconciler) report(ctx context.Context, p *v1alpha1.PromptProfile) error {
 	now := r.Now()
 	ready := finding{holds: true, reason: v1alpha1.ReasonReady, message: fmt.Sprintf("version %s renders", p.Spec.Version)}
-	report, err := r.sample(ctx, p, now)
+	report, err := r.sample(ctx, p)
+	failure, isUnreadable := errors.AsType[*translate.UnreadableError](err)
 	_, isMissing := errors.AsType[*translate.MissingError](err)
 	wrong, isWrong := errors.AsType[*invalid.Error](err)
 	switch {
+	case isUnreadable:
+		ready = unreadable(failure)
 	case isMissing:
 		ready = finding{reason: v1alpha1.ReasonConfigMapNotFound, message: err.Error()}
 	case isWrong:
@@ -81,20 +89,20 @@ func (r *PromptProfileReconciler) report(ctx context.Context, p *v1alpha1.Prompt
 	}
 	ready.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, now)
 	// Nothing but another text cures a text that does not render: kstatus then need not wait. A ConfigMap may appear.
-	if ready.holds || isMissing {
+	if ready.holds || isMissing || isUnreadable {
 		meta.RemoveStatusCondition(&p.Status.Conditions, v1alpha1.ConditionStalled)
 	} else {
 		finding{holds: true, reason: ready.reason, message: ready.message}.set(&p.Status.Conditions, v1alpha1.ConditionStalled, p.Generation, now)
 	}
 	p.Status.ObservedGeneration = p.Generation
-	return nil
+	return ready.failure
 }
 
 // sample renders the profile as an agent without properties of its own would get it.
-func (r *PromptProfileReconciler) sample(ctx context.Context, p *v1alpha1.PromptProfile, now time.Time) (prompt.Report, error) {
+func (r *PromptProfileReconciler) sample(ctx context.Context, p *v1alpha1.PromptProfile) (prompt.Report, error) {
 	profile, err := translate.Profile(ctx, p, r.ConfigMaps(p.Namespace))
 	if err != nil {
 		return prompt.Report{}, err
 	}
-	return prepare.Sample(prepare.Agent{Name: sampleAgent}, profile, nil, sampleModel, now)
+	return prepare.Sample(prepare.Agent{Name: sampleAgent}, profile, nil, sampleModel)
 }

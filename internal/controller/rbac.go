@@ -22,7 +22,8 @@ package controller
 
 // Texts of prompts that profiles, agents and Turns take from ConfigMaps: get reads one by the name that such an object
 // gives, when it is used. list and watch are for metadata alone, so that these objects are looked at again when a ConfigMap
-// that they name appears, changes or goes; no text is kept in a cache.
+// that they name appears, changes or goes; no text is kept in a cache. A manager without list and watch goes on, and looks
+// at these objects from time to time.
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch
 
 // Events about the four kinds, in the namespaces where these are. A patch raises the count of a repeated Event.

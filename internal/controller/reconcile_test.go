@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -47,7 +48,7 @@ func newBench(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *
 			return []string{o.(*v1alpha1.Turn).BoundTo()}
 		}).Build()}
 	clock := func() time.Time { return now }
-	b.turns = &TurnReconciler{Client: b.client, Events: events.NewFakeRecorder(10), Now: clock}
+	b.turns = &TurnReconciler{Client: b.client, Reader: b.client, Events: events.NewFakeRecorder(10), Now: clock}
 	b.executors = &ExecutorReconciler{Client: b.client, Now: clock, Namespace: "capstan-system", Self: "self", Turns: b.turns}
 	b.turns.Executors = b.executors
 	b.turns.places = newPlaces(func(turn client.ObjectKey) { b.woken = append(b.woken, turn.Name) })
@@ -108,6 +109,7 @@ var (
 	conflict     = apierrors.NewConflict(turnResource, "one", errors.New("changed"))
 	notFound     = apierrors.NewNotFound(turnResource, "one")
 	broken       = apierrors.NewInternalError(errors.New("etcd is away"))
+	forbidden    = apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "a", errors.New("no rule"))
 )
 
 func TestBindingIsOneWriteThatClaims(t *testing.T) {
@@ -153,6 +155,24 @@ func TestATurnWhoseTimeIsOverIsEndedByTheNextExecutor(t *testing.T) {
 	}
 	if n := len(b.turns.places.looking); n != 0 {
 		t.Errorf("%d Turns look for a place for ever, want none", n)
+	}
+}
+
+// TestWhatIsSaidOfThePromptIsOfTheLastRun: a run may have made the prompt and been killed.
+func TestWhatIsSaidOfThePromptIsOfTheLastRun(t *testing.T) {
+	waiting := turnWith(boundTo("e"), givenBack(v1alpha1.TurnReasonWaitingForAgent), unprepared)
+	cancelled := turnWith(boundTo("e"), givenBack(v1alpha1.TurnReasonWaitingForAgent), unprepared, desires(v1alpha1.DesiredStateCancelled))
+	for name, turn := range map[string]*v1alpha1.Turn{"bound again": waiting, "ended": cancelled} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, interceptor.Funcs{}, turn, agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+			if _, err := b.look(t, "one"); err != nil {
+				t.Fatal(err)
+			}
+			got := b.turn(t, "one")
+			if c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionPrepared); c != nil {
+				t.Errorf("the Turn is %s and still says %+v", got.StateReason(), c)
+			}
+		})
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -105,7 +107,7 @@ func TestProfilesThatDoNotRender(t *testing.T) {
 		"a skill of a ConfigMap": {
 			change: func(s *v1alpha1.PromptProfileSpec) { s.Skills = []v1alpha1.Skill{skillFrom("skills")} },
 			maps:   texts{"skills": {"text": broken}},
-			reason: "RenderFailed", message: "PromptProfile spec.skills[0].content:2:8: ", stalled: true,
+			reason: "RenderFailed", message: `PromptProfile spec.skills[0].contentFrom, key "text" of ConfigMap "skills":2:8: `, stalled: true,
 		},
 		"the prefix": {
 			change: func(s *v1alpha1.PromptProfileSpec) { s.StablePrefix = broken },
@@ -149,11 +151,73 @@ func TestProfilesThatDoNotRender(t *testing.T) {
 	}
 }
 
-func TestAConfigMapThatCannotBeReadIsTriedAgain(t *testing.T) {
-	c := inMemory(t, houseProfile(func(s *v1alpha1.PromptProfileSpec) { s.Contributions = fromConfigMaps("unreadable") }))
-	p, err := lookAtProfile(t, c, nil)
-	if err == nil || len(p.Status.Conditions) != 0 {
-		t.Errorf("got %v and %v, want an error that brings the profile back, and nothing said", err, p.Status.Conditions)
+// TestAConfigMapThatCannotBeRead: what was said of an older generation must not stand.
+func TestAConfigMapThatCannotBeRead(t *testing.T) {
+	unreadable := func(list *[]v1alpha1.Contribution) { *list = fromConfigMaps("unreadable") }
+	says := func(t *testing.T, conditions []metav1.Condition, err error, kind, field string) {
+		t.Helper()
+		want := metav1.Condition{
+			Type: kind, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonConfigMapUnreadable, ObservedGeneration: 2,
+			Message: field + `.contributions[1].configMapKeyRef: ConfigMap "unreadable" cannot be read: the API server answered 500 InternalError`,
+		}
+		got := meta.FindStatusCondition(conditions, kind)
+		if diff := cmp.Diff(&want, got, cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime")); diff != "" {
+			t.Errorf("the condition is another (-want +got):\n%s", diff)
+		}
+		if !apierrors.IsInternalError(err) {
+			t.Errorf("got %v, want the error: it brings the object back", err)
+		}
+		if meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionStalled) {
+			t.Error("the object must not be stalled: it is tried again")
+		}
+	}
+	t.Run("of a profile", func(t *testing.T) {
+		c := inMemory(t, houseProfile())
+		p, err := lookAtProfile(t, c, nil)
+		if err != nil || !meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionReady) {
+			t.Fatalf("got %v, %+v; want a profile that is ready", err, p.Status)
+		}
+		p.Generation = 2
+		unreadable(&p.Spec.Contributions)
+		if err := c.Update(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		p, err = lookAtProfile(t, c, nil)
+		says(t, p.Status.Conditions, err, v1alpha1.ConditionReady, "PromptProfile spec")
+		version := p.ResourceVersion
+		if p, _ = lookAtProfile(t, c, nil); p.ResourceVersion != version {
+			t.Error("another look that fails alike must write nothing")
+		}
+	})
+	t.Run("of an agent", func(t *testing.T) {
+		a := deskAgent(func(s *v1alpha1.AgentSpec) { unreadable(&s.Contributions) })
+		a.Generation = 2
+		c := inMemory(t, houseProfile(), a)
+		if _, err := lookAtProfile(t, c, nil); err != nil {
+			t.Fatal(err)
+		}
+		r := &AgentReconciler{Client: c, Now: func() time.Time { return now }, ConfigMaps: texts{}.in}
+		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(a)})
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(a), a); err != nil {
+			t.Fatal(err)
+		}
+		says(t, a.Status.Conditions, err, v1alpha1.ConditionProfileResolved, "Agent spec")
+	})
+}
+
+// TestObjectsAreLookedAtAgainWhereNoEventTells: a ConfigMap may change, and nobody may watch it.
+func TestObjectsAreLookedAtAgainWhereNoEventTells(t *testing.T) {
+	c := inMemory(t, houseProfile(), deskAgent())
+	clock := func() time.Time { return now }
+	profiles := &PromptProfileReconciler{Client: c, Now: clock, ConfigMaps: texts{}.in, Recheck: time.Minute}
+	agents := &AgentReconciler{Client: c, Now: clock, ConfigMaps: texts{}.in, Recheck: time.Minute}
+	for range 2 { // the second look finds nothing new
+		for name, r := range map[string]reconcile.Reconciler{"house": profiles, "desk": agents} {
+			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "helpdesk", Name: name}})
+			if err != nil || result.RequeueAfter != time.Minute {
+				t.Errorf("%s: got %v, %v; want another look after a minute", name, result, err)
+			}
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -35,6 +36,10 @@ type TurnReconciler struct {
 	Events    events.EventRecorder
 	Executors *ExecutorReconciler
 	Now       func() time.Time
+	// Reader tells whether the ConfigMaps of Turns exist: the cache, or the API server where they may not be watched.
+	Reader client.Reader
+	// Recheck is how often Turns that wait for a ConfigMap are looked at where ConfigMaps may not be watched; 0 watches them.
+	Recheck time.Duration
 
 	places *places
 	wrote  ownWrites
@@ -56,16 +61,18 @@ const bindingsAtOnce = 8
 // free for it.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.places = newPlaces(func(turn types.NamespacedName) { r.enqueue(reconcile.Request{NamespacedName: turn}) })
-	return ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Turn{}, builder.WithPredicates(turnNews())).
 		Watches(&v1alpha1.Agent{}, handler.EnqueueRequestsFromMapFunc(r.waitersOf), builder.WithPredicates(agentNews())).
-		Watches(&corev1.ConfigMap{}, users(r.Client, &v1alpha1.TurnList{}, indexTurnConfigMap), builder.OnlyMetadata, builder.WithPredicates(appears())).
 		WatchesRawSource(source.Func(func(_ context.Context, q turnQueue) error {
 			r.queue.Store(&q)
 			return nil
 		})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: bindingsAtOnce}).
-		Complete(r)
+		WithOptions(controller.Options{MaxConcurrentReconciles: bindingsAtOnce})
+	if r.Recheck == 0 {
+		b = b.Watches(&corev1.ConfigMap{}, users(r.Client, &v1alpha1.TurnList{}, indexTurnConfigMap), builder.OnlyMetadata, builder.WithPredicates(appears()))
+	}
+	return b.Complete(r)
 }
 
 func (r *TurnReconciler) enqueue(req reconcile.Request) {
@@ -177,7 +184,7 @@ func agentKey(t *v1alpha1.Turn) types.NamespacedName {
 
 // view gathers what a decision is made from.
 func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, error) {
-	v := view{turn: t, now: r.Now()}
+	v := view{turn: t, recheck: r.Recheck, now: r.Now()}
 	if t.IsFinished() {
 		return v, nil
 	}
@@ -195,7 +202,7 @@ func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, erro
 		return v, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef.Name, err)
 	}
 	var err error
-	v.missing, err = missingConfigMap(ctx, r.Client, t)
+	v.missing, err = missingConfigMap(ctx, r.Reader, t)
 	return v, err
 }
 
@@ -246,6 +253,7 @@ func (r *TurnReconciler) bind(ctx context.Context, v view, name string) (ctrl.Re
 		t.Status.StartTime = &start
 	}
 	t.Status.Executor = &v1alpha1.ExecutorBinding{Name: name, Epoch: t.Epoch() + 1}
+	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionPrepared) // what an earlier run said of it
 	switch err := r.updateStatus(ctx, t); {
 	case err == nil:
 		r.places.hold(t)
@@ -303,6 +311,7 @@ func (r *TurnReconciler) end(ctx context.Context, t *v1alpha1.Turn, d decision) 
 	if t.Status.Executor != nil {
 		t.Status.Executor.Name = ""
 	}
+	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionPrepared)
 	translate.End(t, metav1.ConditionFalse, d.reason, d.message, r.Now())
 	switch d.reason {
 	case v1alpha1.TurnReasonCancelled:

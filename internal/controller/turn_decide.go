@@ -43,8 +43,10 @@ type view struct {
 	agent *v1alpha1.Agent
 	// executorLives is whether the executor that the Turn is bound to holds its Lease.
 	executorLives bool
-	// missing says which ConfigMap the Turn waits for, empty if there is none.
+	// missing says which ConfigMap the Turn waits for, empty if there is none; recheck is when to look for it again, 0 if an
+	// event will tell.
 	missing string
+	recheck time.Duration
 	now     time.Time
 }
 
@@ -111,9 +113,10 @@ func whenCancelled(v view) (decision, bool) {
 	return decision{action: ending(v), reason: v1alpha1.TurnReasonCancelled, message: message}, true
 }
 
-// ending is how to end a Turn: one that has run has a journal, which knows what was asked and paid for.
+// ending is how to end a Turn: one that has run has a journal, which knows what was asked and paid for, whatever has become
+// of its profile and its models; its executor needs no more than the agent. Nothing was asked without a prompt.
 func ending(v view) action {
-	if ok, _ := agentReadiness(v); ok && v.turn.Epoch() > 0 {
+	if v.agent != nil && v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
 		return settle
 	}
 	return end

@@ -12,24 +12,44 @@ import (
 // whenAgentNotReady makes a Turn wait for its agent. One that queues keeps its place in the queue for the moment in which
 // a changed agent is looked at; one that may have its prompt already goes on.
 func whenAgentNotReady(v view) (decision, bool) {
-	ok, why := agentReadiness(v)
-	if ok || mayGoOn(v) {
+	checked, why := agentReadiness(v)
+	switch {
+	case why == "", checked && mayGoOn(v):
 		return decision{}, false
+	case !checked && v.turn.StateReason() == v1alpha1.TurnReasonQueued:
+		return decision{action: nothing, after: untilDeadline(v)}, true
 	}
-	d := decision{action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, message: why, after: untilDeadline(v)}
-	if v.turn.StateReason() == v1alpha1.TurnReasonQueued && unchecked(v.agent) {
-		d = decision{action: nothing, after: d.after}
-	}
-	return d, true
+	return decision{action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, message: why, after: untilDeadline(v)}, true
 }
 
-// mayGoOn says whether a Turn that was bound before may go on although its agent's prompt cannot be made: the journal may
-// have the prompt, which no change of a profile alters. A Turn whose journal has not was given back to wait for its agent.
-func mayGoOn(v view) bool {
-	if v.agent == nil || unchecked(v.agent) || v.turn.Epoch() == 0 || v.turn.StateReason() == v1alpha1.TurnReasonWaitingForAgent {
-		return false
+// agentReadiness says why the agent cannot run Turns, empty if it can, and whether that is known: nobody may have looked at
+// its newest spec.
+func agentReadiness(v view) (checked bool, why string) {
+	name := v.turn.Spec.AgentRef.Name
+	if v.agent == nil {
+		return true, fmt.Sprintf("Agent %q does not exist in namespace %q", name, v.turn.Namespace)
 	}
-	return meta.IsStatusConditionTrue(v.agent.Status.Conditions, v1alpha1.ConditionModelsResolved)
+	c := ready(v.agent.Status.Conditions, v.agent.Generation)
+	switch {
+	case c == nil:
+		return false, fmt.Sprintf("Agent %q is not checked yet", name)
+	case c.Status != metav1.ConditionTrue:
+		return true, fmt.Sprintf("Agent %q is not ready: %s", name, c.Message)
+	}
+	return true, ""
+}
+
+// mayGoOn says whether a Turn may go on although its agent is not ready: if it was bound before, its journal may have the
+// prompt, which no change of a profile alters. Its models must be there.
+func mayGoOn(v view) bool {
+	return v.agent != nil && v.turn.Epoch() > 0 && !lacksPrompt(v.turn) &&
+		meta.IsStatusConditionTrue(v.agent.Status.Conditions, v1alpha1.ConditionModelsResolved)
+}
+
+// lacksPrompt says whether the executor that had the Turn last gave it back because no prompt could be made.
+func lacksPrompt(t *v1alpha1.Turn) bool {
+	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionPrepared)
+	return c != nil && c.Reason == v1alpha1.TurnReasonNotPrepared
 }
 
 // whenConfigMapMissing makes a Turn wait for a ConfigMap that it names itself.
@@ -37,25 +57,9 @@ func whenConfigMapMissing(v view) (decision, bool) {
 	if v.missing == "" {
 		return decision{}, false
 	}
-	return decision{action: wait, reason: v1alpha1.TurnReasonPending, message: v.missing, after: untilDeadline(v)}, true
-}
-
-// unchecked is an agent whose newest spec nobody has looked at.
-func unchecked(a *v1alpha1.Agent) bool {
-	return a != nil && ready(a.Status.Conditions, a.Generation) == nil
-}
-
-func agentReadiness(v view) (ok bool, why string) {
-	name := v.turn.Spec.AgentRef.Name
-	if v.agent == nil {
-		return false, fmt.Sprintf("Agent %q does not exist in namespace %q", name, v.turn.Namespace)
+	d := decision{action: wait, reason: v1alpha1.TurnReasonPending, message: v.missing, after: untilDeadline(v)}
+	if v.recheck > 0 {
+		d.after = min(d.after, v.recheck)
 	}
-	c := ready(v.agent.Status.Conditions, v.agent.Generation)
-	switch {
-	case c == nil:
-		return false, fmt.Sprintf("Agent %q is not checked yet", name)
-	case c.Status != metav1.ConditionTrue:
-		return false, fmt.Sprintf("Agent %q is not ready: %s", name, c.Message)
-	}
-	return true, ""
+	return d, true
 }

@@ -2,7 +2,9 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -49,31 +52,51 @@ func (r *run) input(ctx context.Context) (turn.Input, error) {
 	return in, nil
 }
 
-// notReadyError is an agent whose prompts cannot be made; a Turn that has none yet waits for it.
+// notReadyError is a prompt that cannot be made because something is not there; the Turn waits for that.
 type notReadyError struct {
-	message string
+	// reason and message of the wait.
+	reason, message string
 }
 
 func (e *notReadyError) Error() string { return e.message }
 
-// preparation returns what the messages of a Turn are made of. It returns a *notReadyError if the profile has gone since the
-// Turn was bound. A Turn that was bound before is bound again even where its agent is not ready, because its journal may have
-// the messages; if they must be made, that is looked at here.
+// agentNotReady is the wait for an agent that cannot run Turns for a cause.
+func agentNotReady(name, cause string) error {
+	return &notReadyError{v1alpha1.TurnReasonWaitingForAgent, fmt.Sprintf("Agent %q is not ready: %s", name, cause)}
+}
+
+// preparation returns what the messages of a Turn are made of. It returns a *notReadyError if the profile or a ConfigMap has
+// gone since the Turn was bound. A Turn that was bound before is bound again even where its agent is not ready, because its
+// journal may have the messages; if they must be made, that is looked at here.
 func (e *Executor) preparation(ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, start time.Time) (prepare.Input, error) {
 	if c := meta.FindStatusCondition(agent.Status.Conditions, v1alpha1.ConditionReady); t.Epoch() > 1 && c != nil && c.Status != metav1.ConditionTrue {
-		return prepare.Input{}, &notReadyError{fmt.Sprintf("Agent %q is not ready: %s", agent.Name, c.Message)}
+		return prepare.Input{}, agentNotReady(agent.Name, c.Message)
 	}
 	var profile v1alpha1.PromptProfile
 	key := types.NamespacedName{Namespace: t.Namespace, Name: agent.Spec.PromptProfileRef.Name}
 	if err := e.Client.Get(ctx, key, &profile); err != nil {
 		if apierrors.IsNotFound(err) {
-			return prepare.Input{}, &notReadyError{fmt.Sprintf("Agent %q is not ready: PromptProfile %q does not exist", agent.Name, key.Name)}
+			return prepare.Input{}, agentNotReady(agent.Name, fmt.Sprintf("PromptProfile %q does not exist", key.Name))
 		}
 		return prepare.Input{}, fmt.Errorf("failed to get prompt profile %q: %w", key.Name, err)
 	}
-	return translate.Preparation(ctx, translate.Objects{
+	in, err := translate.Preparation(ctx, translate.Objects{
 		Turn: t, Agent: agent, Profile: &profile, ConfigMaps: e.ConfigMaps(t.Namespace), ManagerSkills: e.ManagerSkills,
 	}, start)
+	return in, awaitingConfigMap(err, agent.Name)
+}
+
+// awaitingConfigMap makes a ConfigMap that does not exist something to wait for. One that lacks a key stays the error that
+// ends the Turn.
+func awaitingConfigMap(err error, agent string) error {
+	missing, ok := errors.AsType[*translate.MissingError](err)
+	if !ok || missing.Key != "" {
+		return err
+	}
+	if wrong, ok := errors.AsType[*invalid.Error](err); ok && strings.HasPrefix(wrong.Field, "Turn ") {
+		return &notReadyError{v1alpha1.TurnReasonPending, wrong.Error()}
+	}
+	return agentNotReady(agent, err.Error())
 }
 
 // link finds the provider of one model. One that cannot be asked says why when it is its turn in the chain.

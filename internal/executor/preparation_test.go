@@ -6,12 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -42,10 +45,6 @@ func TestPreparationThatFails(t *testing.T) {
 		read   translate.ConfigMaps
 		want   string
 	}{
-		"a ConfigMap that went away": {
-			change: contributesFrom("notes"), read: noConfigMaps,
-			want: `Turn spec.context.contributions[0].configMapKeyRef: ConfigMap "notes" does not exist`,
-		},
 		"a key that is missing": {
 			change: contributesFrom("notes"),
 			read: func(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
@@ -113,8 +112,71 @@ func TestATurnWhoseProfileIsGoneIsHandedBack(t *testing.T) {
 // waitsForAgent checks that a Turn was handed back to wait for its agent.
 func waitsForAgent(t *testing.T, got *v1alpha1.Turn, want string) {
 	t.Helper()
-	if message := got.Status.Conditions[0].Message; got.BoundTo() != "" || got.StateReason() != v1alpha1.TurnReasonWaitingForAgent || message != want {
-		t.Errorf("the Turn is %s: %s\nwant it handed back, WaitingForAgent: %s", got.StateReason(), message, want)
+	waitsUnprepared(t, got, v1alpha1.TurnReasonWaitingForAgent, want)
+}
+
+// waitsUnprepared checks that a Turn was handed back to wait for something, and that it says that it has no prompt.
+func waitsUnprepared(t *testing.T, got *v1alpha1.Turn, reason, want string) {
+	t.Helper()
+	if message := got.Status.Conditions[0].Message; got.BoundTo() != "" || got.StateReason() != reason || message != want {
+		t.Errorf("the Turn is %s: %s\nwant it handed back, %s: %s", got.StateReason(), message, reason, want)
+	}
+	if c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionPrepared); c == nil || c.Status != metav1.ConditionUnknown || c.Reason != v1alpha1.TurnReasonNotPrepared {
+		t.Errorf("Prepared is %+v, want Unknown, NotPrepared", c)
+	}
+}
+
+// TestAConfigMapThatWentAwayIsWaitedFor: it was there when the Turn was bound.
+func TestAConfigMapThatWentAwayIsWaitedFor(t *testing.T) {
+	const absent = `configMapKeyRef: ConfigMap "notes" does not exist: create it, or correct the name`
+	ofProfile, ofAgent := surroundings(), surroundings()
+	from := turnWith(contributesFrom("notes")).Spec.Context.Contributions
+	ofProfile[1].(*v1alpha1.PromptProfile).Spec.Contributions = from
+	ofAgent[0].(*v1alpha1.Agent).Spec.Contributions = from
+	for name, tc := range map[string]struct {
+		objects         []client.Object
+		reason, message string
+	}{
+		"of the turn":    {append(surroundings(), turnWith(contributesFrom("notes"))), "Pending", "Turn spec.context.contributions[0]." + absent},
+		"of the profile": {append(ofProfile, turnWith()), "WaitingForAgent", `Agent "support" is not ready: PromptProfile spec.contributions[0].` + absent},
+		"of the agent":   {append(ofAgent, turnWith()), "WaitingForAgent", `Agent "support" is not ready: Agent spec.contributions[0].` + absent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{}, tc.objects...)
+			waitsUnprepared(t, runs(t, e), tc.reason, tc.message)
+		})
+	}
+}
+
+// TestATurnIsEndedFromItsJournal: its agent is there, and nothing else of what it was made of.
+func TestATurnIsEndedFromItsJournal(t *testing.T) {
+	long := metav1.NewMicroTime(now.Add(-time.Hour))
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.Turn)
+		reason string
+	}{
+		"cancelled": {desires(v1alpha1.DesiredStateCancelled), v1alpha1.TurnReasonCancelled},
+		"overdue":   {func(t *v1alpha1.Turn) { t.Status.StartTime = &long }, v1alpha1.TurnReasonDeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asks := func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionRun }
+			e, store := newExecutor(t, interceptor.Funcs{}, surroundings()[0], turnWith(asks, boundTo(me, 2), tc.change))
+			log, err := journal.Open(t.Context(), store, "uid-one", 1, e.Now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := log.Append(t.Context(),
+				journal.Record{Kind: journal.Prepared, Payload: prepare.Prepared{Provider: "demo", Model: "m"}},
+				journal.Record{Kind: journal.ModelRequested, Payload: loop.Request{Provider: "demo", Model: "m", Attempt: 1}},
+			); err != nil {
+				t.Fatal(err)
+			}
+			got := runs(t, e)
+			if got.StateReason() != tc.reason || got.Status.Steps == nil || got.Status.Steps.ModelRequests != 1 {
+				t.Errorf("the Turn is %s: %s\nwith %+v, want %s and the one request that the journal holds",
+					got.StateReason(), got.Status.Conditions[0].Message, got.Status.Steps, tc.reason)
+			}
+		})
 	}
 }
 

@@ -73,7 +73,7 @@ func (r *run) run(ctx context.Context) {
 	case errors.Is(err, loop.ErrInterrupted) && r.suspended.Load():
 		r.release(write, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to go on")
 	case isNotReady:
-		r.release(write, v1alpha1.TurnReasonWaitingForAgent, notReady.message)
+		r.releaseUnprepared(write, notReady)
 		log.Info("Handed a turn back", "cause", notReady.message)
 	default:
 		// This holds for a fenced run, too: if the Turn is bound elsewhere, nothing is written; if it is still bound

@@ -9,6 +9,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -41,14 +42,32 @@ func (r *run) finish(ctx context.Context, result *turn.Result) {
 
 // release unbinds a Turn that has not ended. A suspended Turn gets its time anew when it goes on.
 func (r *run) release(ctx context.Context, reason, message string) {
-	e := r.executor
-	now := e.Now()
-	released, _ := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
-		t.Status.Executor.Name = ""
+	now := r.executor.Now()
+	r.unbind(ctx, func(t *v1alpha1.Turn) {
 		if reason == v1alpha1.TurnReasonSuspended {
 			t.Status.StartTime = nil
 		}
 		translate.Wait(t, reason, message, now)
+	})
+}
+
+// releaseUnprepared unbinds a Turn whose prompt cannot be made yet. It writes down that there is none, or the controller
+// would bind the Turn again for what its journal may hold.
+func (r *run) releaseUnprepared(ctx context.Context, why *notReadyError) {
+	now := r.executor.Now()
+	r.unbind(ctx, func(t *v1alpha1.Turn) {
+		translate.Wait(t, why.reason, why.message, now)
+		meta.SetStatusCondition(&t.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionPrepared, Status: metav1.ConditionUnknown, Reason: v1alpha1.TurnReasonNotPrepared,
+			Message: "the prompt is not made yet", ObservedGeneration: t.Generation, LastTransitionTime: metav1.NewTime(now),
+		})
+	})
+}
+
+func (r *run) unbind(ctx context.Context, also func(*v1alpha1.Turn)) {
+	released, _ := r.executor.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
+		t.Status.Executor.Name = ""
+		also(t)
 	})
 	if released != nil {
 		r.turn = released

@@ -3,11 +3,19 @@ package manager
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	fakeauthorization "k8s.io/client-go/kubernetes/typed/authorization/v1/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -46,6 +54,120 @@ func TestConfigMapReader(t *testing.T) {
 			missing, isMissing := errors.AsType[*translate.MissingError](err)
 			if got != tc.want || isMissing != (tc.missing != "") || (isMissing && missing.Reason != tc.missing) || !errors.Is(err, tc.err) && tc.err != nil {
 				t.Errorf("%s: got %q, %v", tc.reason, got, err)
+			}
+		})
+	}
+}
+
+// TestOnePreparationReadsAConfigMapOnce: texts of two versions do not mix.
+func TestOnePreparationReadsAConfigMapOnce(t *testing.T) {
+	gets := map[string]int{}
+	away := errors.New("the API server is away")
+	c := fake.NewClientBuilder().WithObjects(
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms"}, Data: map[string]string{"a.md": "old", "b.md": "old"}},
+	).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if gets[key.Name]++; key.Name == "flaky" && gets[key.Name] == 1 {
+				return away
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	}).Build()
+	reader := configMapReader(c)
+	read := func(maps translate.ConfigMaps, name, key string) string {
+		text, err := maps(t.Context(), v1alpha1.ConfigMapKeyReference{Name: name, Key: key})
+		if err != nil {
+			return err.Error()
+		}
+		return text
+	}
+	first := reader("helpdesk")
+	if got := read(first, "terms", "a.md"); got != "old" {
+		t.Fatalf("got %q, want the text", got)
+	}
+	update := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms"}, Data: map[string]string{"a.md": "new", "b.md": "new"}}
+	if err := c.Update(t.Context(), update); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(first, "terms", "b.md"); got != "old" || gets["terms"] != 1 {
+		t.Errorf("the same preparation got %q after %d reads, want what it has read, after 1", got, gets["terms"])
+	}
+	if got := read(reader("helpdesk"), "terms", "b.md"); got != "new" {
+		t.Errorf("the next preparation got %q, want what is there now", got)
+	}
+	const gone = `ConfigMap "absent" does not exist: create it, or correct the name`
+	if a, b := read(first, "absent", "a"), read(first, "absent", "b"); a != gone || b != gone || gets["absent"] != 1 {
+		t.Errorf("got %q and %q after %d reads, want %q twice, after 1", a, b, gets["absent"], gone)
+	}
+	if got := read(first, "flaky", "a"); got != away.Error() {
+		t.Errorf("got %q, want the failure", got)
+	}
+	if read(first, "flaky", "a"); gets["flaky"] != 2 {
+		t.Error("a read that failed must not be kept")
+	}
+}
+
+func TestMayWatchConfigMaps(t *testing.T) {
+	away := errors.New("the API server is away")
+	for name, tc := range map[string]struct {
+		reason     string
+		namespaces []string
+		may        func(*authorizationv1.ResourceAttributes) (bool, error)
+		want       bool
+		log        string
+		err        error
+	}{
+		"Everywhere": {
+			reason: "one look for all namespaces", want: true,
+			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Namespace == "", nil },
+		},
+		"InEach": {
+			reason: "a right in each of the namespaces does", namespaces: []string{"sales", "helpdesk"}, want: true,
+			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Namespace != "", nil },
+		},
+		"NotEverywhere": {
+			reason: "a right in some namespaces is none in all", log: `["all namespaces"]`,
+			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Namespace != "", nil },
+		},
+		"NotInOne": {
+			reason: "the namespace is named", namespaces: []string{"sales", "helpdesk"}, log: `["helpdesk"]`,
+			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Namespace == "sales", nil },
+		},
+		"ListAlone": {
+			reason: "to list is not to watch", log: `["all namespaces"]`,
+			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Verb == "list", nil },
+		},
+		"MayNotAsk": {
+			reason: "Turns run without an answer, too", log: `["all namespaces"]`,
+			may: func(*authorizationv1.ResourceAttributes) (bool, error) {
+				return false, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no rule"))
+			},
+		},
+		"Away": {
+			reason: "an API server that is away is no answer", err: away,
+			may: func(*authorizationv1.ResourceAttributes) (bool, error) { return false, away },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clientset := &clienttesting.Fake{}
+			clientset.AddReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview)
+				attributes := review.Spec.ResourceAttributes
+				if attributes.Resource != "configmaps" || attributes.Group != "" {
+					t.Errorf("asked about %+v", attributes)
+				}
+				var err error
+				review.Status.Allowed, err = tc.may(attributes)
+				return true, review, err
+			})
+			var logged []string
+			log := funcr.New(func(_, args string) { logged = append(logged, args) }, funcr.Options{})
+			got, err := mayWatchConfigMaps(t.Context(), &fakeauthorization.FakeAuthorizationV1{Fake: clientset}, tc.namespaces, log)
+			if got != tc.want || !errors.Is(err, tc.err) {
+				t.Errorf("%s: got %t, %v", tc.reason, got, err)
+			}
+			if all := strings.Join(logged, "\n"); (tc.log == "") != (all == "") || !strings.Contains(all, tc.log) || len(logged) > 1 {
+				t.Errorf("%s: logged %q, want one line with %q", tc.reason, logged, tc.log)
 			}
 		})
 	}

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
-	_ "time/tzdata" // the image holds no time zone database
 
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -39,7 +38,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/skillfile"
-	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
 // leaderElectionID names the Lease by which managers agree on who leads.
@@ -68,7 +66,7 @@ func (o *Options) RESTConfig() (*rest.Config, error) {
 
 // Run runs the manager until ctx ends and all that it runs has stopped. Options must be valid.
 func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err error) {
-	path, err := o.journalPath()
+	at, err := o.location()
 	if err != nil {
 		return err
 	}
@@ -78,8 +76,11 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 			return fmt.Errorf("--skills-file: %w", err)
 		}
 	}
-	store, err := sqlite.Open(ctx, path)
+	store, err := openStore(ctx, &o, log)
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil // a start that was cut short by the stop has not failed
+		}
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
@@ -92,12 +93,16 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if err != nil {
 		return err
 	}
+	health := &storeHealth{check: store.Check, log: log}
+	if err := errors.Join(mgr.AddReadyzCheck("store", health.ready), mgr.Add(health)); err != nil {
+		return err
+	}
 	known := providers.NewCache(secretReader(mgr.GetAPIReader()), time.Now)
 	defer known.Close()
 	if err := add(ctx, mgr, o, cfg, store, known, skills, log); err != nil {
 		return err
 	}
-	log.Info("Starting", "executor", o.ExecutorName, "journal", path)
+	log.WithValues(at.shown()...).Info("Starting", "executor", o.ExecutorName)
 	return mgr.Start(ctx)
 }
 
@@ -185,7 +190,7 @@ type everywhere struct{ manager.Runnable }
 func (everywhere) NeedLeaderElection() bool { return false }
 
 // add adds the controllers and the executor.
-func add(ctx context.Context, mgr ctrl.Manager, o Options, cfg *rest.Config, store *sqlite.Store, known *providers.Cache, skills []prepare.Skill, log logr.Logger) error {
+func add(ctx context.Context, mgr ctrl.Manager, o Options, cfg *rest.Config, store store, known *providers.Cache, skills []prepare.Skill, log logr.Logger) error {
 	if err := controller.SetupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -198,17 +203,21 @@ func add(ctx context.Context, mgr ctrl.Manager, o Options, cfg *rest.Config, sto
 	}
 	now := time.Now
 	configMaps := configMapReader(mgr.GetAPIReader())
+	seen, recheck, err := configMapsSeen(ctx, mgr, clientset, o, log)
+	if err != nil {
+		return err
+	}
 	recorder := mgr.GetEventRecorder("capstan")
-	turns := &controller.TurnReconciler{Client: mgr.GetClient(), Events: recorder, Now: now}
+	turns := &controller.TurnReconciler{Client: mgr.GetClient(), Events: recorder, Now: now, Reader: seen, Recheck: recheck}
 	turns.Executors = &controller.ExecutorReconciler{
 		Client: mgr.GetClient(), Now: now, Namespace: o.Namespace, Self: o.ExecutorName, Turns: turns,
 	}
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
-		&controller.PromptProfileReconciler{Client: mgr.GetClient(), Now: now, ConfigMaps: configMaps},
+		&controller.PromptProfileReconciler{Client: mgr.GetClient(), Now: now, ConfigMaps: configMaps, Recheck: recheck},
 		&controller.ModelProviderReconciler{
 			Client: mgr.GetClient(), Providers: known, Now: now, ProbeInterval: time.Duration(o.ProbeIntervalSeconds) * time.Second,
 		},
-		&controller.AgentReconciler{Client: mgr.GetClient(), Now: now, ConfigMaps: configMaps, ManagerSkills: skills},
+		&controller.AgentReconciler{Client: mgr.GetClient(), Now: now, ConfigMaps: configMaps, ManagerSkills: skills, Recheck: recheck},
 		turns,
 		turns.Executors,
 	} {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -23,7 +22,8 @@ type Options struct {
 	Kubeconfig string
 	// DataDir holds the journal unless Store says otherwise.
 	DataDir string
-	// Store is the URL of the journal's store: sqlite:///PATH.
+	// Store is the URL of the journal's store: sqlite:///PATH, or postgres://... as package postgres takes it. It may hold a
+	// password.
 	Store string
 	// Namespace of the manager's own Leases.
 	Namespace string
@@ -55,7 +55,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	host, _ := os.Hostname()
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "path of a kubeconfig file; default: the cluster this process runs in, else $KUBECONFIG or ~/.kube/config")
 	f.StringVar(&o.DataDir, "data-dir", "data", "folder for the journal, made if it is not there")
-	f.StringVar(&o.Store, "store", "", "where the journal is kept, as a URL: sqlite:///PATH; default: journal.db in --data-dir")
+	f.StringVar(&o.Store, "store", "", "where the journal is kept, as a URL: sqlite:///PATH, or postgres://USER@HOST:PORT/DATABASE with the password in $PGPASSWORD; default: journal.db in --data-dir")
 	f.StringVar(&o.Namespace, "namespace", "capstan-system", "namespace of this manager's own Leases; it must exist")
 	f.StringVar(&o.ExecutorName, "executor-name", strings.ToLower(host), "name that Turns are bound to, the same after a restart; default: the host name, which is the pod's name")
 	f.StringSliceVar(&o.WatchNamespaces, "watch-namespaces", nil, "namespaces whose objects count, separated by commas; default: all")
@@ -111,22 +111,9 @@ func (o *Options) Validate() error {
 		_, _, err := net.SplitHostPort(address)
 		check(address == "0" || err == nil, "--%s %q must be host:port, :port, or 0 for none", flag, address)
 	}
-	_, err := o.journalPath()
+	_, err := o.location()
 	check(err == nil, "%w", err)
 	return errors.Join(errs...)
-}
-
-// journalPath is the file of the journal.
-func (o *Options) journalPath() (string, error) {
-	if o.Store == "" {
-		return filepath.Join(o.DataDir, "journal.db"), nil
-	}
-	path, ok := strings.CutPrefix(o.Store, "sqlite://")
-	if !ok || !filepath.IsAbs(path) {
-		// The value is not repeated: a URL of another kind of store may hold a password.
-		return "", errors.New("--store must be of the form sqlite:///PATH, with an absolute path")
-	}
-	return path, nil
 }
 
 func (o *Options) grace() time.Duration { return time.Duration(o.ShutdownGraceSeconds) * time.Second }

@@ -119,7 +119,10 @@ func TestValidate(t *testing.T) {
 		"an unknown log level":      {func(o *Options) { o.LogLevel = "" }, "--log-level"},
 		"a negative grace period":   {func(o *Options) { o.ShutdownGraceSeconds = -1 }, "--shutdown-grace-seconds"},
 		"no probe interval":         {func(o *Options) { o.ProbeIntervalSeconds = 0 }, "--probe-interval-seconds"},
-		"another kind of store":     {func(o *Options) { o.Store = "postgres://me:hunter2@db" }, "--store must be of the form sqlite:///PATH"},
+		"another kind of store":     {func(o *Options) { o.Store = "mysql://me:hunter2@db" }, "begins with sqlite://, postgres:// or postgresql://"},
+		"settings for a store":      {func(o *Options) { o.Store = "host=db password=hunter2" }, "begins with sqlite://, postgres:// or postgresql://"},
+		"an unescaped password":     {func(o *Options) { o.Store = "postgres://me:1/hunter2@db/d" }, "--store: failed to read the URL"},
+		"a store's unknown option":  {func(o *Options) { o.Store = "postgres://me:hunter2@db/d?sslmode=maybe" }, "sslmode"},
 		"a store without a path":    {func(o *Options) { o.Store = "sqlite://data" }, "--store"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -145,21 +148,5 @@ func TestValidateTellsAllAtOnce(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("the error must name %s: %v", flag, err)
 		}
-	}
-}
-
-func TestJournalPath(t *testing.T) {
-	for name, tc := range map[string]struct {
-		options Options
-		want    string
-	}{
-		"in the data folder":   {Options{DataDir: "/var/lib/capstan"}, "/var/lib/capstan/journal.db"},
-		"where the store says": {Options{DataDir: "/var/lib/capstan", Store: "sqlite:///srv/j.db"}, "/srv/j.db"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got, err := tc.options.journalPath(); err != nil || got != tc.want {
-				t.Errorf("got %q, %v, want %q", got, err, tc.want)
-			}
-		})
 	}
 }

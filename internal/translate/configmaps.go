@@ -18,6 +18,8 @@ type ConfigMaps func(ctx context.Context, ref v1alpha1.ConfigMapKeyReference) (s
 
 // MissingError is a ConfigMap that does not exist, or lacks a key.
 type MissingError struct {
+	// Key that the ConfigMap lacks; empty if there is no such ConfigMap.
+	Key string
 	// Reason says what is missing and what to do.
 	Reason string
 }
@@ -25,14 +27,30 @@ type MissingError struct {
 // Error returns the reason.
 func (e *MissingError) Error() string { return e.Reason }
 
+// UnreadableError is a ConfigMap that may be there and could not be read.
+type UnreadableError struct {
+	// Field that refers to it, and Name of the ConfigMap.
+	Field, Name string
+	// Err is why.
+	Err error
+}
+
+// Error says what could not be read, for which field and why.
+func (e *UnreadableError) Error() string {
+	return fmt.Sprintf("failed to read ConfigMap %q for %s: %s", e.Name, e.Field, e.Err)
+}
+
+// Unwrap returns why.
+func (e *UnreadableError) Unwrap() error { return e.Err }
+
 // ConfigMapValue returns the value of a key of a ConfigMap's data; data is nil if there is no such ConfigMap.
 func ConfigMapValue(ref v1alpha1.ConfigMapKeyReference, data map[string]string) (string, error) {
 	if data == nil {
-		return "", &MissingError{fmt.Sprintf("ConfigMap %q does not exist: create it, or correct the name", ref.Name)}
+		return "", &MissingError{Reason: fmt.Sprintf("ConfigMap %q does not exist: create it, or correct the name", ref.Name)}
 	}
 	value, ok := data[ref.Key]
 	if !ok {
-		return "", &MissingError{fmt.Sprintf("ConfigMap %q has no key %q in its data: add it, or correct the key", ref.Name, ref.Key)}
+		return "", &MissingError{Key: ref.Key, Reason: fmt.Sprintf("ConfigMap %q has no key %q in its data: add it, or correct the key", ref.Name, ref.Key)}
 	}
 	return value, nil
 }
@@ -56,7 +74,7 @@ func (maps ConfigMaps) read(ctx context.Context, field string, ref v1alpha1.Conf
 		return "", &missingAt{wrong: invalid.Field(field, "%s", missing.Reason), missing: missing}
 	}
 	if err != nil {
-		return "", fmt.Errorf("failed to read ConfigMap %q for %s: %w", ref.Name, field, err)
+		return "", &UnreadableError{Field: field, Name: ref.Name, Err: err}
 	}
 	if n := utf8.RuneCountInString(text); n > maxContentChars {
 		return "", invalid.Field(field, "key %q of ConfigMap %q has %d characters and may have %d: shorten it", ref.Key, ref.Name, n, maxContentChars)

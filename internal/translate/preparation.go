@@ -12,6 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/runtime/zone"
 )
 
 // Objects are what the messages of a Turn are made of.
@@ -54,7 +55,7 @@ func Location(a *v1alpha1.Agent) (*time.Location, error) {
 	if name == "" || name == "Local" {
 		name = "UTC"
 	}
-	loc, err := time.LoadLocation(name)
+	loc, err := zone.Load(name)
 	if err != nil || a.Spec.TimeZone == "Local" {
 		return nil, invalid.Field("Agent spec.timeZone", "%q is not an IANA time zone: use a name such as Europe/Berlin or UTC", a.Spec.TimeZone)
 	}

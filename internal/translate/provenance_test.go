@@ -24,30 +24,37 @@ func ids(n int, text string) []string {
 }
 
 func TestProvenance(t *testing.T) {
-	long := strings.Repeat("x", 124)       // 128 with a number of up to 4 digits
-	hostile := strings.Repeat("\x01", 124) // six times as long as JSON
+	long := strings.Repeat("ü", 62)       // 64 characters with a number of two digits, and twice as many bytes
+	hostile := strings.Repeat("\x01", 62) // six times as long as JSON
 	for name, tc := range map[string]struct {
 		reason string
 		in     turncontext.Provenance
 		want   *v1alpha1.Provenance
 	}{
 		"none": {"no list, no provenance", turncontext.Provenance{UsedMemoryIDs: []string{}}, nil},
-		"bounds": {"each list ends at its bound", turncontext.Provenance{
-			UsedMemoryIDs: ids(11, "m"), DroppedMemoryIDs: ids(60, "n"), UsedEnrichmentIDs: ids(9, "e"), DroppedEnrichmentIDs: ids(60, "f"),
+		"all": {"all that the API allows to give", turncontext.Provenance{
+			UsedMemoryIDs: ids(10, "m"), DroppedMemoryIDs: ids(54, "n"), UsedEnrichmentIDs: ids(8, "e"), DroppedEnrichmentIDs: ids(56, "f"),
 			UsedGuardrailIDs: ids(64, "g"), UsedOverlayIDs: ids(96, "o"),
 		}, &v1alpha1.Provenance{
 			UsedMemoryIDs: ids(10, "m"), DroppedMemoryIDs: ids(54, "n"), UsedEnrichmentIDs: ids(8, "e"), DroppedEnrichmentIDs: ids(56, "f"),
-			UsedGuardrailIDs: ids(32, "g"), UsedOverlayIDs: ids(32, "o"),
+			UsedGuardrailIDs: ids(64, "g"), UsedOverlayIDs: ids(96, "o"),
 		}},
-		"bytes": {"all together at 8 KiB, what is used first", turncontext.Provenance{
-			UsedMemoryIDs: ids(10, long), DroppedMemoryIDs: ids(54, long), UsedEnrichmentIDs: ids(8, long), UsedGuardrailIDs: ids(32, long), UsedOverlayIDs: ids(32, long),
+		"bounds": {"no list is longer than its schema allows, and a cut is told", turncontext.Provenance{
+			UsedMemoryIDs: ids(11, "m"), DroppedMemoryIDs: ids(65, "n"), UsedEnrichmentIDs: ids(9, "e"), DroppedEnrichmentIDs: ids(65, "f"),
+			UsedGuardrailIDs: ids(65, "g"), UsedOverlayIDs: ids(97, "o"),
 		}, &v1alpha1.Provenance{
-			UsedMemoryIDs: ids(10, long), UsedEnrichmentIDs: ids(8, long), UsedGuardrailIDs: ids(32, long), UsedOverlayIDs: ids(13, long),
+			UsedMemoryIDs: ids(10, "m"), DroppedMemoryIDs: ids(64, "n"), UsedEnrichmentIDs: ids(8, "e"), DroppedEnrichmentIDs: ids(64, "f"),
+			UsedGuardrailIDs: ids(64, "g"), UsedOverlayIDs: ids(96, "o"), Truncated: true,
+		}},
+		"bytes": {"all together at 20 KiB, what is in the prompt first", turncontext.Provenance{
+			UsedGuardrailIDs: ids(64, long), UsedOverlayIDs: ids(96, long), UsedMemoryIDs: ids(10, long), DroppedMemoryIDs: ids(54, long),
+		}, &v1alpha1.Provenance{
+			UsedGuardrailIDs: ids(64, long), UsedOverlayIDs: ids(94, long), Truncated: true,
 		}},
 		"hostile": {
 			"a control character counts as JSON has it",
 			turncontext.Provenance{UsedMemoryIDs: ids(10, hostile), DroppedMemoryIDs: ids(54, hostile)},
-			&v1alpha1.Provenance{UsedMemoryIDs: ids(10, hostile)},
+			&v1alpha1.Provenance{UsedMemoryIDs: ids(10, hostile), DroppedMemoryIDs: ids(44, hostile), Truncated: true},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,8 +63,8 @@ func TestProvenance(t *testing.T) {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 			data, err := json.Marshal(got)
-			if names := 160; err != nil || len(data) > 8<<10+names { // the names of the lists come on top
-				t.Errorf("the provenance takes %d bytes of JSON (error %v), want at most 8 KiB of ids", len(data), err)
+			if names := 180; err != nil || len(data) > 20<<10+names { // the names of the lists come on top
+				t.Errorf("the provenance takes %d bytes of JSON (error %v), want at most 20 KiB of ids", len(data), err)
 			}
 		})
 	}

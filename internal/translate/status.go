@@ -169,17 +169,19 @@ func expression(e turncontext.Expression) *v1alpha1.Expression {
 }
 
 // maxProvenanceBytes bounds all lists of a provenance together, as JSON; the journal has them whole.
-const maxProvenanceBytes = 8 << 10
+const maxProvenanceBytes = 20 << 10
 
-// provenance returns the lists as a status has them: within their bounds, each as far as the bytes suffice; nil if all are
-// empty.
+// provenance returns the lists as a status has them, within the bounds of its schema and as far as the bytes suffice; nil if
+// all are empty.
 func provenance(p turncontext.Provenance) *v1alpha1.Provenance {
+	out := &v1alpha1.Provenance{}
 	left, listed := maxProvenanceBytes, 0
 	list := func(ids []string, most int) []string {
 		var kept []string
-		for _, id := range ids[:min(most, len(ids))] {
+		for _, id := range ids {
 			encoded, err := json.Marshal(id)
-			if left -= len(encoded) + 1; err != nil || left < 0 {
+			if left -= len(encoded) + 1; err != nil || left < 0 || len(kept) == most {
+				out.Truncated = true
 				break
 			}
 			kept = append(kept, id)
@@ -187,12 +189,11 @@ func provenance(p turncontext.Provenance) *v1alpha1.Provenance {
 		listed += len(kept)
 		return kept
 	}
-	out := &v1alpha1.Provenance{
-		UsedMemoryIDs: list(p.UsedMemoryIDs, 10), UsedEnrichmentIDs: list(p.UsedEnrichmentIDs, 8),
-		UsedGuardrailIDs: list(p.UsedGuardrailIDs, 32), UsedOverlayIDs: list(p.UsedOverlayIDs, 32),
-		DroppedMemoryIDs: list(p.DroppedMemoryIDs, 54), DroppedEnrichmentIDs: list(p.DroppedEnrichmentIDs, 56),
-	}
-	if listed == 0 {
+	// What is in the prompt comes first: it is the last to be cut.
+	out.UsedGuardrailIDs, out.UsedOverlayIDs = list(p.UsedGuardrailIDs, 64), list(p.UsedOverlayIDs, 96)
+	out.UsedMemoryIDs, out.UsedEnrichmentIDs = list(p.UsedMemoryIDs, 10), list(p.UsedEnrichmentIDs, 8)
+	out.DroppedMemoryIDs, out.DroppedEnrichmentIDs = list(p.DroppedMemoryIDs, 64), list(p.DroppedEnrichmentIDs, 64)
+	if listed == 0 && !out.Truncated {
 		return nil
 	}
 	return out

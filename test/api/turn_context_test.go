@@ -66,7 +66,7 @@ var _ = Describe("the context of a Turn", func() {
   session: {unresolvedQuestions: [`+numbered(32, "q%d")+`]}`)),
 		Entry("the longest texts", contextWith(`
   contributions: [{name: `+strings.Repeat("n", 128)+`, text: `+strings.Repeat("t", 65536)+`, maxChars: 100000}],
-  memories: [{id: `+strings.Repeat("i", 128)+`, text: `+strings.Repeat("t", 4096)+`}],
+  memories: [{id: `+strings.Repeat("i", 64)+`, text: `+strings.Repeat("t", 4096)+`}],
   enrichments: [{id: e, content: `+strings.Repeat("c", 8192)+`, source: `+strings.Repeat("s", 256)+`, title: `+strings.Repeat("t", 256)+`}],
   preferences: [`+strings.Repeat("p", 1024)+`],
   session: {id: `+strings.Repeat("i", 253)+`, subject: `+strings.Repeat("s", 32768)+`, summary: `+strings.Repeat("s", 8192)+`},

@@ -97,7 +97,7 @@ var _ = Describe("A profile with a skill in a ConfigMap", func() {
 		Expect(string(s.fake.Requests()[0].Body)).To(ContainSubstring("Ask for the invoice."))
 
 		s.rewrite(ctx, "skills", "Ask {{ .nobody }}.")
-		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("RenderFailed: PromptProfile spec.skills[0].content:1:8: "))
+		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix(`RenderFailed: PromptProfile spec.skills[0].contentFrom, key "text.md" of ConfigMap "skills":1:8: `))
 		s.drop(ctx, &corev1.ConfigMap{}, "skills")
 		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, Equal("ConfigMapNotFound: "+missing))
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotReady: "))

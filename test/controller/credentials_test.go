@@ -136,7 +136,7 @@ var _ = Describe("What is too long", func() {
 			}
 		}))
 		t := s.reaches(ctx, "huge", v1alpha1.TurnReasonInvalidSpec)
-		Expect(message(t)).To(MatchRegexp(`^spec is 13\d{4} bytes of JSON and must be at most 98304: shorten message, history or context.facts$`))
+		Expect(message(t)).To(MatchRegexp(`^spec is 13\d{4} bytes of JSON and must be at most 98304: shorten message, history, context or shaping, or put texts into a ConfigMap$`))
 		Expect(s.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))
 })

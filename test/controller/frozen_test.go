@@ -93,6 +93,48 @@ var _ = Describe("A prepared Turn", func() {
 		Entry("of a process that handed it back", SpecTimeout(patience), false),
 	)
 
+	// pausedAfterARequest makes a Turn that has its prompt and has asked a model once, and waits to be set to Active or Cancelled.
+	pausedAfterARequest := func(ctx context.Context) *stage {
+		GinkgoHelper()
+		s := newStage(ctx, stuckModel)
+		m := s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("stuck"))
+		s.inFlight(ctx, 1)
+		m.stop()
+		s.desire(ctx, "stuck", v1alpha1.DesiredStateSuspended)
+		Expect(s.fake.SetConfig(config(``))).To(Succeed())
+		start(m.options)
+		s.reaches(ctx, "stuck", v1alpha1.TurnReasonSuspended)
+		return s
+	}
+
+	It("that is cancelled keeps the record of what was asked, although its profile is gone", func(ctx SpecContext) {
+		s := pausedAfterARequest(ctx)
+		s.drop(ctx, &v1alpha1.PromptProfile{}, profile)
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
+		s.desire(ctx, "stuck", v1alpha1.DesiredStateCancelled)
+		t := s.reaches(ctx, "stuck", v1alpha1.TurnReasonCancelled)
+		Expect(t.Status.Steps).To(HaveValue(HaveField("ModelRequests", BeEquivalentTo(1))))
+		Expect(t.Status.Preparation.PromptProfile).To(Equal(firstVersion))
+		Expect(s.fake.Requests()).To(HaveLen(1), "nobody is asked for that")
+	}, SpecTimeout(patience))
+
+	It("that waited for its models goes on when they are back, although its profile is gone by then", func(ctx SpecContext) {
+		s := pausedAfterARequest(ctx)
+		s.drop(ctx, &v1alpha1.ModelProvider{}, provider)
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProviderNotFound: "))
+		s.desire(ctx, "stuck", v1alpha1.DesiredStateActive)
+		s.reaches(ctx, "stuck", v1alpha1.TurnReasonWaitingForAgent)
+		s.drop(ctx, &v1alpha1.PromptProfile{}, profile)
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
+		s.create(ctx, s.newProvider(provider))
+		t := s.reaches(ctx, "stuck", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Preparation.PromptProfile).To(Equal(firstVersion))
+		sent := s.fake.Requests()
+		Expect(sent[len(sent)-1].Body).To(MatchJSON(sent[0].Body), "the same bytes are asked again")
+	}, SpecTimeout(patience))
+
 	It("whose journal is lost waits for its agent, and does not run in circles", func(ctx SpecContext) {
 		s := newStage(ctx, stuckModel)
 		m := s.run()
@@ -109,6 +151,7 @@ var _ = Describe("A prepared Turn", func() {
 		why := `Agent "support" is not ready: PromptProfile "house" does not exist`
 		s.reaches(ctx, "stuck", v1alpha1.TurnReasonWaitingForAgent)
 		says(ctx, s, &v1alpha1.Turn{}, "stuck", message, Equal(why))
+		Expect(conditionsOf(s.turn(ctx, "stuck").Status.Conditions)).To(ContainElement("Prepared=Unknown NotPrepared"))
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
 		s.create(ctx, newProfile(profile, func(p *v1alpha1.PromptProfile) { p.Spec.Version = "2.0.0" }))
 		t := s.reaches(ctx, "stuck", v1alpha1.TurnReasonCompleted)

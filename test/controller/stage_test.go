@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -89,12 +90,18 @@ func (s *stage) run(change ...func(*manager.Options)) *runningManager {
 // start starts a manager; the end of the spec stops it.
 func start(o manager.Options) *runningManager {
 	GinkgoHelper()
+	return startAs(apiConfig, o)
+}
+
+// startAs starts a manager that is this user; the end of the spec stops it.
+func startAs(user *rest.Config, o manager.Options) *runningManager {
+	GinkgoHelper()
 	Expect(o.Validate()).To(Succeed())
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &runningManager{options: o, logs: &logs{}, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(m.done)
-		m.err = manager.Run(ctx, o, apiConfig, m.logs.logger())
+		m.err = manager.Run(ctx, o, user, m.logs.logger())
 	}()
 	DeferCleanup(func() {
 		m.stop()

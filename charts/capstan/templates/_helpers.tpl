@@ -81,8 +81,9 @@ subjects:
 {{- define "capstan.validate" -}}
 {{- $v := .Values -}}
 {{- if and $v.persistence.enabled (gt (int $v.replicas) 1) -}}
-{{- fail (printf "replicas must be at most 1 when persistence.enabled is true: one SQLite journal cannot be shared, got %d" (int $v.replicas)) -}}
+{{- fail (printf "replicas must be at most 1 when persistence.enabled is true: one SQLite journal cannot be shared, got %d; store.url names a PostgreSQL that can" (int $v.replicas)) -}}
 {{- end -}}
+{{- include "capstan.validateStore" . -}}
 {{- if and (gt (int $v.replicas) 1) (not $v.leaderElection.enabled) -}}
 {{- fail (printf "leaderElection.enabled must be true when replicas is above 1, got %d replicas" (int $v.replicas)) -}}
 {{- end -}}
@@ -103,5 +104,27 @@ subjects:
 {{- $pdb := $v.podDisruptionBudget -}}
 {{- if and $pdb.enabled (eq (kindIs "invalid" $pdb.minAvailable) (kindIs "invalid" $pdb.maxUnavailable)) -}}
 {{- fail "podDisruptionBudget needs exactly one of minAvailable and maxUnavailable: set the other one to null" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What is wrong with the store. The URL is not repeated: a password in it must not get into a log. */}}
+{{- define "capstan.validateStore" -}}
+{{- $store := .Values.store -}}
+{{- if $store.url -}}
+{{- if or (regexMatch "://[^@]*[:@].*@" $store.url) (regexMatch "[?&](ssl)?password=" $store.url) -}}
+{{- fail "store.url must not hold a password: everyone who may read the Deployment would see it; put it into a Secret and name that in store.passwordSecret" -}}
+{{- end -}}
+{{- if not (regexMatch "^postgres(ql)?://([^\\s/?#@:]+@)?[^\\s/?#@]*/[^\\s@]+$" $store.url) -}}
+{{- fail "store.url must be of the form postgres://USER@HOST:5432/DATABASE; for SQLite leave it empty and see persistence" -}}
+{{- end -}}
+{{- if .Values.persistence.enabled -}}
+{{- fail "persistence.enabled must be false when store.url is set: the journal is in the database, and the volume would stay empty" -}}
+{{- end -}}
+{{- else -}}
+{{- range $name := list "passwordSecret" "caSecret" -}}
+{{- if (index $store $name).name -}}
+{{- fail (printf "store.%s needs store.url: there is no database to use it with" $name) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}

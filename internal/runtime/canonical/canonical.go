@@ -15,11 +15,16 @@ import (
 	"unicode/utf8"
 )
 
-// JSON returns the canonical form of a value that marshals to JSON.
+// JSON returns the canonical form of a value that marshals to JSON. A map[string]any of texts, lists and maps alike is
+// written as it is, which costs a third of the way over encoding/json.
 func JSON(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	if texts, ok := v.(map[string]string); ok && texts != nil { // a whole prompt: not worth two more copies of it
 		writeObject(&buf, texts, writeString)
+		return buf.Bytes(), nil
+	}
+	if object, ok := v.(map[string]any); ok && object != nil && isTree(object) {
+		write(&buf, object)
 		return buf.Bytes(), nil
 	}
 	raw, err := json.Marshal(v)
@@ -58,6 +63,24 @@ func Hash(v any) (string, error) {
 func Sum(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
+}
+
+// isTree reports whether a value is made of nothing but texts, lists and maps.
+func isTree(v any) bool {
+	switch v := v.(type) {
+	case string:
+		return true
+	case []any:
+		return v != nil && !slices.ContainsFunc(v, func(item any) bool { return !isTree(item) })
+	case map[string]any:
+		for _, item := range v {
+			if !isTree(item) {
+				return false
+			}
+		}
+		return v != nil
+	}
+	return false
 }
 
 func write(buf *bytes.Buffer, v any) {

@@ -31,7 +31,7 @@ var escaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 // Block cleans text of several lines: invalid UTF-8 becomes U+FFFD, CR LF becomes LF, characters of the categories Cc
 // and Cf and U+2028 and U+2029 are removed but for line feed and tab, and &, < and > become entities.
 func Block(text string) string {
-	return escaper.Replace(strip(text))
+	return escaper.Replace(Strip(text))
 }
 
 // Line cleans text that must stay on one line: as Block, and every run of white space becomes one space.
@@ -39,7 +39,7 @@ func Line(text string) string {
 	// White space is folded before characters are removed, or a removed line separator would join two words; and
 	// once more after, for words that were made of removed characters only.
 	folded := fold(text)
-	if stripped := strip(folded); stripped != folded {
+	if stripped := Strip(folded); stripped != folded {
 		folded = fold(stripped)
 	}
 	return escaper.Replace(folded)
@@ -67,7 +67,7 @@ func Cap(text string, most int) (kept string, leftOut int) {
 	return text, 0
 }
 
-// InvalidBytes counts the bytes of text that are not valid UTF-8: each becomes one U+FFFD.
+// InvalidBytes counts the bytes of text that are not valid UTF-8: each becomes one U+FFFD wherever Capstan replaces them.
 func InvalidBytes(text string) int {
 	if utf8.ValidString(text) {
 		return 0
@@ -96,8 +96,16 @@ func Data(label, body string) string {
 }
 
 // UntrustedInline cleans a value and sets it into a fence within running text. The notice must stand elsewhere.
-func UntrustedInline(value string) string {
-	return untrustedOpen + Block(value) + untrustedClose
+func UntrustedInline(value string) string { return Inline(Strip(value)) }
+
+// Inline is UntrustedInline for a value that Strip has cleaned, which need be done once only.
+func Inline(stripped string) string {
+	return untrustedOpen + escaper.Replace(stripped) + untrustedClose
+}
+
+// Blank reports whether nothing of a text can be seen once it is cleaned.
+func Blank(text string) bool {
+	return strings.IndexFunc(text, func(r rune) bool { return !unicode.IsSpace(r) && !invisible(r) }) < 0
 }
 
 // fold makes one space of every run of white space, and none at the ends.
@@ -112,15 +120,23 @@ func fold(text string) string {
 	return strings.TrimSuffix(text, " ") // nothing to fold, as in most names
 }
 
-// strip removes what Block removes. The carriage return is one of the control characters, so CR LF becomes LF.
-func strip(text string) string {
+// Strip cleans a text as Block does, but for &, < and >, which stay as they are: it is not safe in a prompt yet.
+func Strip(text string) string {
 	return strings.Map(func(r rune) rune {
-		switch {
-		case r >= ' ' && r < 0x7f, r == '\n', r == '\t': // most text, without a look into tables
-			return r
-		case r == '\u2028', r == '\u2029', unicode.Is(unicode.Cc, r), unicode.Is(unicode.Cf, r):
+		if invisible(r) {
 			return -1
 		}
 		return r // strings.Map hands invalid bytes over as U+FFFD
 	}, text)
+}
+
+// invisible reports whether a character is removed. The carriage return of a CR LF is.
+func invisible(r rune) bool {
+	switch {
+	case r >= ' ' && r < 0x7f, r == '\n', r == '\t': // most text, without a look into tables
+		return false
+	case r == '\u2028', r == '\u2029':
+		return true
+	}
+	return unicode.Is(unicode.Cc, r) || unicode.Is(unicode.Cf, r)
 }

@@ -1,6 +1,7 @@
 package fence_test
 
 import (
+	"strings"
 	"testing"
 	"unicode"
 
@@ -171,5 +172,18 @@ func TestFencesStandBetweenTheirTagsUnderTheirNotice(t *testing.T) {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})
+	}
+}
+
+func TestBlankIsWhatNobodySees(t *testing.T) {
+	for text, want := range map[string]bool{
+		"": true, " \t\r\n\u00a0\u2003": true, "\u200b\ufeff\u202e\x00\x1b\u2028": true, " \u200b.": false, "<": false, "\xff": false,
+	} {
+		if got := fence.Blank(text); got != want {
+			t.Errorf("Blank(%q) = %t, want %t", text, got, want)
+		}
+		if cleaned := strings.TrimSpace(fence.Block(text)) == ""; cleaned != want {
+			t.Errorf("cleaned, %q is blank: %t, want the same as before", text, cleaned)
+		}
 	}
 }

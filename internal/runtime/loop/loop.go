@@ -140,8 +140,6 @@ func chainError(failures []*model.Error, names []string) *Error {
 // ask sends one request to one candidate, again where that may help. The error of a candidate that gave up is a
 // *model.Error.
 func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Step, error) {
-	// The messages are frozen: a provider gets a copy that it may do with as it likes.
-	request := model.Request{Model: c.Model, Messages: slices.Clone(p.Messages), Parameters: c.Parameters}
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
 	attempt, err := in.sent(c)
@@ -159,7 +157,8 @@ func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Ste
 			return nil, err
 		}
 		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-		reply, err := guarded(ctx, c.Provider, request)
+		// The messages are frozen: each attempt gets a copy that the provider may do with as it likes.
+		reply, err := guarded(ctx, c.Provider, model.Request{Model: c.Model, Messages: slices.Clone(p.Messages), Parameters: c.Parameters})
 		took := time.Since(begin).Milliseconds()
 		if err == nil {
 			return in.keep(ctx, Step{Step: 1, Provider: c.ProviderName, Model: c.Model, Reply: reply, DurationMS: took})

@@ -42,6 +42,8 @@ type authored struct {
 // author renders one text after the other until one fails.
 type author struct {
 	scope template.Scope
+	// bytes of all texts so far, which a prompt must have at most template.MaxRenderedBytes of.
+	bytes int
 	err   error
 }
 
@@ -51,6 +53,10 @@ func (a *author) text(field, text string) template.Text {
 	}
 	var out template.Text
 	out, a.err = a.scope.Render(field, text)
+	if a.bytes += len(out.Body); a.err == nil && a.bytes > template.MaxRenderedBytes {
+		a.err = invalid.Field(field, "with it, the texts of the profile and the agent render to more than %d bytes in all: shorten the texts or the values",
+			template.MaxRenderedBytes)
+	}
 	return out
 }
 
@@ -91,6 +97,9 @@ func render(in Input, scope template.Scope) (authored, error) {
 		}
 		content := a.text(field, s.Content)
 		out.skills = append(out.skills, prompt.Skill{Key: s.Key, Name: s.Name, Description: s.Description, Content: content})
+	}
+	if a.err == nil && system.Blank() && developer.Blank() && out.instructions[2].Blank() {
+		a.err = invalid.Field("PromptProfile spec", "at least one of identity.systemPrompt, identity.developerPrompt and instructions must not be blank when rendered")
 	}
 	return out, a.err
 }
@@ -169,7 +178,7 @@ func newScope(in Input) template.Scope {
 	return template.Scope{
 		Variables: map[string]template.Value{},
 		Objects: map[string]template.Object{
-			"Agent":   {Fields: map[string]string{"Name": in.Agent.Name, "Description": in.Agent.Description}},
+			"Agent":   {Fields: map[string]string{"Name": fence.Line(in.Agent.Name), "Description": fence.Line(in.Agent.Description)}},
 			"Turn":    {Fields: map[string]string{"Name": fence.Line(in.Turn.Name), "Namespace": fence.Line(in.Turn.Namespace)}},
 			"Session": session,
 		},

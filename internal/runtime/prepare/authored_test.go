@@ -22,7 +22,7 @@ func TestVariables(t *testing.T) {
 		in.Agent.Description = "<helps>"
 	})
 	p := mustPrepare(t, in)
-	const want = "<instructions>\n" + notice + "\n\n<own>|<b>|<untrusted-text>&lt;c&gt;\nd&lt;/untrusted-text&gt;</untrusted-text>||demo/first|helper: <helps>\n</instructions>"
+	const want = "<instructions>\n" + notice + "\n\n<own>|<b>|<untrusted-text>&lt;c&gt;\nd&lt;/untrusted-text&gt;</untrusted-text>||demo/first|helper: &lt;helps&gt;\n</instructions>"
 	if got := content(p, prepare.MessageSystemPrompt); !strings.Contains(got, want) {
 		t.Errorf("system prompt is %q, want it to hold %q", got, want)
 	}
@@ -123,7 +123,13 @@ func TestWhatHasNoPlace(t *testing.T) {
 		}
 		return all
 	}
-	instructions := slices.Concat(missing("turn_instructions", "overlay", "summer", "short", "vip"), missing("turn_instructions", "guardrail", "truth", "mood"))
+	instructions := slices.Concat(missing("turn_instructions", "overlay", "summer", "short", "vip"), missing("turn_instructions", "guardrail", "truth", "mood"),
+		missing("turn_instructions", "mode", "shaping-mode"), missing("turn_instructions", "expression", "expression", "responseStyle"))
+	var around []turncontext.Dropped
+	for _, field := range []string{prepare.FieldStablePrefix, prepare.FieldDynamicSuffix} {
+		around = append(around, turncontext.Dropped{Kind: "text", ID: field, Reason: "mode None has no place for it"})
+	}
+	texts := missing("instructions", "text", prepare.FieldSystemPrompt, prepare.FieldDeveloperPrompt, prepare.FieldInstructions, prepare.FieldAgentInstructions)
 	others := slices.Concat(missing("loaded_skills", "skill", "refunds"), missing("available_skills", "skill", "returns"), missing("subject", "subject", "s-1"),
 		missing("live_context", "contribution", "Stock", "Opening hours", "Weather"))
 	for name, tc := range map[string]struct {
@@ -132,10 +138,10 @@ func TestWhatHasNoPlace(t *testing.T) {
 		said   bool // whether overlays and guardrails are in the prompt
 	}{
 		"all have one":   {func(*prepare.Input) {}, nil, true},
-		"mode None":      {func(in *prepare.Input) { in.Turn.Mode = prompt.None }, slices.Concat(instructions, others), false},
+		"mode None":      {func(in *prepare.Input) { in.Turn.Mode = prompt.None }, slices.Concat(instructions, around, texts, others), false},
 		"mode Minimal":   {func(in *prepare.Input) { in.Turn.Mode = prompt.Minimal }, others, true},
-		"other sections": {func(in *prepare.Input) { in.Profile.Sections = []string{"agent"} }, slices.Concat(instructions, others), false},
-		"no section":     {func(in *prepare.Input) { in.Profile.Sections = []string{} }, slices.Concat(instructions, others), false},
+		"other sections": {func(in *prepare.Input) { in.Profile.Sections = []string{"agent"} }, slices.Concat(instructions, texts, others), false},
+		"no section":     {func(in *prepare.Input) { in.Profile.Sections = []string{} }, slices.Concat(instructions, texts, others), false},
 		"blank": {
 			func(in *prepare.Input) { in.Profile.Contributions[0].Text, in.Turn.Session.Subject = " ", "" },
 			[]turncontext.Dropped{{Kind: "contribution", ID: "Stock", Reason: "it is blank"}},

@@ -1,7 +1,7 @@
 package prepare
 
 import (
-	"slices"
+	"maps"
 	"strings"
 	"time"
 
@@ -105,25 +105,46 @@ func entries[T any](list []T, text func(T) string) []string {
 	return lines
 }
 
-// hashContext is taken of what the context pack shows. Enrichments and memories that were dropped do not count.
+// hashContext is taken of what the context pack shows, under the names of the API. Enrichments and memories that were
+// dropped do not count.
 func hashContext(c turncontext.Context) (string, error) {
-	pack := struct {
-		Session     *turncontext.Session     `json:"session,omitempty"`
-		Facts       []turncontext.Fact       `json:"facts,omitempty"`
-		Preferences []string                 `json:"preferences,omitempty"`
-		Enrichments []turncontext.Enrichment `json:"enrichments,omitempty"`
-	}{Facts: c.Facts, Preferences: c.Preferences, Enrichments: slices.Clone(c.Enrichments)}
-	if len(c.Session.Lines()) > 0 {
-		session := *c.Session
-		session.ID, session.Subject = "", "" // other parts of the prompt show them
-		pack.Session = &session
+	pack := map[string]any{
+		"facts": list(c.Facts, func(f turncontext.Fact) any {
+			return given(map[string]any{"id": f.ID, "text": f.Text, "source": f.Source})
+		}),
+		"preferences": list(c.Preferences, func(text string) any { return text }),
+		"enrichments": list(c.Enrichments, func(e turncontext.Enrichment) any {
+			return given(map[string]any{
+				"id": e.ID, "kind": e.Kind, "source": e.Source, "title": e.Title, "content": e.Content, "importance": string(e.Importance),
+			})
+		}),
 	}
-	for i := range pack.Enrichments {
-		pack.Enrichments[i].Audience = ""
+	if s := c.Session; len(s.Lines()) > 0 {
+		pack["session"] = given(map[string]any{
+			"state": s.State, "summary": s.Summary, "momentum": string(s.Momentum),
+			"unresolvedQuestions": list(s.UnresolvedQuestions, func(text string) any { return text }),
+		})
 	}
-	sum, err := canonical.Hash(pack)
+	sum, err := canonical.Hash(given(pack))
 	if err != nil {
 		return "", err
 	}
 	return sum[:16], nil
+}
+
+// given returns a JSON object without what is empty.
+func given(object map[string]any) map[string]any {
+	maps.DeleteFunc(object, func(_ string, value any) bool {
+		items, ok := value.([]any)
+		return value == "" || ok && len(items) == 0
+	})
+	return object
+}
+
+func list[T any](items []T, value func(T) any) []any {
+	all := make([]any, 0, len(items))
+	for _, item := range items {
+		all = append(all, value(item))
+	}
+	return all
 }

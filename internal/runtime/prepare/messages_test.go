@@ -206,7 +206,8 @@ func TestMetadataDates(t *testing.T) {
 
 func TestSources(t *testing.T) {
 	p := mustPrepare(t, input(withFacts(
-		turncontext.Fact{ID: "1", Source: "b"}, turncontext.Fact{ID: "2"}, turncontext.Fact{ID: "3", Source: " a\n"}, turncontext.Fact{ID: "4", Source: "\t"}, turncontext.Fact{ID: "5", Source: "b"},
+		turncontext.Fact{ID: "1", Text: "x", Source: "b"}, turncontext.Fact{ID: "2", Text: "x"}, turncontext.Fact{ID: "3", Text: "x", Source: " a\n"},
+		turncontext.Fact{ID: "4", Text: "x", Source: "\t"}, turncontext.Fact{ID: "5", Text: "x", Source: "b"}, turncontext.Fact{ID: "6", Text: " \u200b", Source: "not shown"},
 	)))
 	if diff := cmp.Diff([]string{"b", "a", "b"}, p.Sources); diff != "" {
 		t.Errorf("sources in the order of the facts, trimmed, without blank ones: -want +got:\n%s", diff)

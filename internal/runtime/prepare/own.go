@@ -8,7 +8,7 @@ import (
 )
 
 // own returns a copy of an input that shares no memory with it, so that nothing can change a prompt once it is made, and
-// how many bytes of its texts were no UTF-8. In the copy each run of such bytes is one U+FFFD: hashes, lengths and the
+// how many bytes of its texts were no UTF-8. In the copy each of such bytes is U+FFFD: hashes, lengths and the
 // journal, whose JSON knows no other bytes, speak of what the model gets.
 func own(in Input) (Input, int) {
 	replaced := ownAll(reflect.ValueOf(&in).Elem())
@@ -20,7 +20,7 @@ func ownAll(v reflect.Value) (replaced int) {
 	switch v.Kind() { //nolint:exhaustive // because all others hold neither texts nor references
 	case reflect.String:
 		if replaced = fence.InvalidBytes(v.String()); replaced > 0 {
-			v.SetString(strings.ToValidUTF8(v.String(), "\uFFFD"))
+			v.SetString(strings.Map(func(r rune) rune { return r }, v.String()))
 		}
 	case reflect.Struct:
 		for i := range v.NumField() { //nolint:modernize // because v.Fields allocates a description of each field

@@ -111,8 +111,8 @@ func TestInvalidUTF8IsReplacedAndCounted(t *testing.T) {
 	if p.Report.ReplacedBytes != 25 {
 		t.Errorf("replacedBytes = %d, want 25", p.Report.ReplacedBytes)
 	}
-	if got := content(p, prepare.MessageUser); got != "What\uFFFD?" {
-		t.Errorf("the message became %q, want %q", got, "What\uFFFD?")
+	if got := content(p, prepare.MessageUser); got != "What\uFFFD\uFFFD?" {
+		t.Errorf("the message became %q, want %q: each byte is replaced", got, "What\uFFFD\uFFFD?")
 	}
 	for _, m := range p.Messages {
 		if !utf8.ValidString(m.Content) {
@@ -187,7 +187,7 @@ func TestSample(t *testing.T) {
 	in := everything()
 	in.Turn = prepare.Turn{Name: "any", Message: "any", Parameters: map[string]string{"user": "user"}}
 	in.Tools = nil
-	got, err := prepare.Sample(in.Agent, in.Profile, in.ManagerSkills, in.Model, at)
+	got, err := prepare.Sample(in.Agent, in.Profile, in.ManagerSkills, in.Model)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,10 +195,19 @@ func TestSample(t *testing.T) {
 		t.Errorf("the sample has renderHash %s, want %s: that of a Turn without parameters on the same model", got.RenderHash, want.RenderHash)
 	}
 	in.Profile.Instructions = "{{ .other }}"
-	if _, err := prepare.Sample(in.Agent, in.Profile, nil, "small", at); err == nil || !strings.HasPrefix(err.Error(), prepare.FieldInstructions+":1:4: ") {
+	if _, err := prepare.Sample(in.Agent, in.Profile, nil, "small"); err == nil || !strings.HasPrefix(err.Error(), prepare.FieldInstructions+":1:4: ") {
 		t.Errorf("Sample: %v, want the place of the undeclared variable", err)
 	}
-	if _, err := prepare.Sample(prepare.Agent{}, in.Profile, nil, "small", at); err == nil {
+	for text, want := range map[string]string{
+		"{{ .Session.Name }}": "without a conversation", "{{ if .Session }}{{ .Session }}{{ end }}": "with one",
+		"{{ if .Session }}{{ if lt .Session.Name 1 }}{{ end }}{{ end }}": "with one, when it runs",
+	} {
+		in.Profile.Instructions = text
+		if _, err := prepare.Sample(in.Agent, in.Profile, nil, "small"); err == nil || !strings.HasPrefix(err.Error(), prepare.FieldInstructions+":1:") {
+			t.Errorf("Sample of %q: %v, want the place of what fails %s", text, err, want)
+		}
+	}
+	if _, err := prepare.Sample(prepare.Agent{}, in.Profile, nil, "small"); err == nil {
 		t.Error("Sample took an agent without a name")
 	}
 }

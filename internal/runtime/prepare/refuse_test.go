@@ -93,6 +93,21 @@ func TestRefusedInput(t *testing.T) {
 		"unknown available skill": {"a skill of the manager cannot be chosen", input(func(in *prepare.Input) {
 			in.ManagerSkills, in.Agent.Available = []prepare.Skill{{Key: "m"}}, []string{"m"}
 		}), invalid.Error{Field: "Agent spec.skills.available[0]", Reason: `"m" is not a skill of PromptProfile "support", which has: none`}},
+		"rendered blank": {"texts of which nothing is left say nothing", input(func(in *prepare.Input) {
+			in.Profile.Identity, in.Profile.Instructions = &turncontext.Identity{SystemPrompt: "{{/* later */}}", DeveloperPrompt: "{{ .tone }}"}, "\u200b"
+			in.Profile.Variables = []prepare.Variable{{Name: "tone"}}
+		}), invalid.Error{
+			Field:  "PromptProfile spec",
+			Reason: "at least one of identity.systemPrompt, identity.developerPrompt and instructions must not be blank when rendered",
+		}},
+		"too long in all": {"texts are bounded together", input(func(in *prepare.Input) {
+			in.Profile.Variables = []prepare.Variable{{Name: "x", Default: strings.Repeat("x", 4096)}}
+			in.Profile.Instructions = strings.Repeat("{{ .x }}", 200)
+			in.Profile.Skills = []prepare.Skill{{Key: "a", Content: strings.Repeat("{{ .x }}", 57)}}
+		}), invalid.Error{
+			Field:  "PromptProfile spec.skills[0].content",
+			Reason: "with it, the texts of the profile and the agent render to more than 1048576 bytes in all: shorten the texts or the values",
+		}},
 		"unknown mode": {
 			"it has no sections", input(func(in *prepare.Input) { in.Turn.Mode = "full" }),
 			invalid.Error{Field: "PromptProfile spec.mode", Reason: `"full" is not a mode: use Full, Minimal, Task or None`},

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
@@ -26,13 +27,22 @@ func unplaced(in Input, a turncontext.Assembly, report prompt.Report) turncontex
 			}
 		}
 	}
+	for _, t := range in.placed() {
+		switch {
+		case fence.Blank(t.text):
+		case t.section != "":
+			drop(t.section, "text", t.field)
+		case report.Mode == prompt.None:
+			dropped = append(dropped, turncontext.Dropped{Kind: "text", ID: t.field, Reason: "mode None has no place for it"})
+		}
+	}
 	drop(prompt.SectionLoadedSkills, "skill", in.Agent.Loaded...)
 	drop(prompt.SectionAvailableSkills, "skill", in.Agent.Available...)
 	if s := in.Turn.Session; s != nil && strings.TrimSpace(s.Subject) != "" {
 		drop(prompt.SectionSubject, "subject", cmp.Or(s.ID, in.Turn.Name))
 	}
 	for _, c := range in.contributions() {
-		if strings.TrimSpace(c.Text) == "" {
+		if fence.Blank(c.Text) {
 			dropped = append(dropped, turncontext.Dropped{Kind: "contribution", ID: c.Name, Reason: "it is blank"})
 			continue
 		}
@@ -40,4 +50,26 @@ func unplaced(in Input, a turncontext.Assembly, report prompt.Report) turncontex
 	}
 	a.Dropped = dropped
 	return a
+}
+
+// placedText is an authored text and the section that it stands in; empty for what stands around the sections.
+type placedText struct{ section, field, text string }
+
+// placed are the authored texts that have one place each.
+func (in Input) placed() []placedText {
+	texts := []placedText{
+		{"", FieldStablePrefix, in.Profile.StablePrefix},
+		{"", FieldDynamicSuffix, in.Profile.DynamicSuffix},
+		{prompt.SectionInstructions, FieldSystemPrompt, in.Profile.Identity.SystemPrompt},
+		{prompt.SectionInstructions, FieldDeveloperPrompt, in.Profile.Identity.DeveloperPrompt},
+		{prompt.SectionInstructions, FieldInstructions, in.Profile.Instructions},
+		{prompt.SectionInstructions, FieldAgentInstructions, in.Agent.Instructions},
+	}
+	if b := in.Profile.Behavior; b != nil {
+		texts = append(texts, placedText{prompt.SectionBehavior, FieldBehavior, *b})
+	}
+	if t := in.Profile.ToolsText; t != nil {
+		texts = append(texts, placedText{prompt.SectionTools, FieldTools, *t})
+	}
+	return texts
 }

@@ -225,9 +225,13 @@ func (r *rendering) system(asked []section) (System, error) {
 
 // choose returns the sections that the input asks for.
 func choose(in Input) ([]section, error) {
+	chosen, err := named(in.Sections)
+	if err != nil {
+		return nil, err
+	}
 	switch in.Mode {
 	case Full, Task, Minimal:
-	case None:
+	case None: // it has no sections, but a wrong name would show as soon as another mode is chosen
 		return nil, nil
 	default:
 		return nil, invalid.Field("PromptProfile spec.mode", "%q is not a mode: use Full, Minimal, Task or None", in.Mode)
@@ -235,5 +239,5 @@ func choose(in Input) ([]section, error) {
 	if in.Sections == nil {
 		return ofMode(in.Mode), nil
 	}
-	return named(in.Sections)
+	return chosen, nil
 }

@@ -31,6 +31,9 @@ var (
 
 // The names of the sections that hold what a Turn, a profile or an agent may or may not give.
 const (
+	SectionInstructions     = "instructions"
+	SectionBehavior         = "behavior"
+	SectionTools            = "tools"
 	SectionLoadedSkills     = "loaded_skills"
 	SectionAvailableSkills  = "available_skills"
 	SectionTurnInstructions = "turn_instructions"
@@ -42,11 +45,11 @@ const (
 var sections = []section{
 	{name: "agent", tag: "agent", modes: fullTaskMinimal, render: renderAgent},
 	{name: "sub_agent", tag: "sub_agent", modes: minimal, render: renderSubAgent},
-	{name: "instructions", tag: "instructions", modes: fullTaskMinimal, render: renderInstructions},
-	{name: "behavior", tag: "behavior", modes: fullTaskMinimal, render: renderBehavior},
+	{name: SectionInstructions, tag: "instructions", modes: fullTaskMinimal, render: renderInstructions},
+	{name: SectionBehavior, tag: "behavior", modes: fullTaskMinimal, render: renderBehavior},
 	{name: SectionLoadedSkills, tag: "skills_loaded", modes: fullTask, render: renderLoadedSkills},
 	{name: SectionAvailableSkills, tag: "skills_available", modes: fullTask, render: renderAvailableSkills},
-	{name: "tools", tag: "tools_available", modes: fullTaskMinimal, render: renderTools},
+	{name: SectionTools, tag: "tools_available", modes: fullTaskMinimal, render: renderTools},
 	{name: SectionTurnInstructions, tag: "turn_instructions", dynamic: true, modes: fullTaskMinimal, render: renderTurnInstructions},
 	{name: SectionSubject, tag: "subject_context", dynamic: true, modes: fullTask, render: renderSubject},
 	{name: SectionLiveContext, tag: "live_context", dynamic: true, modes: fullTask, render: renderLiveContext},
@@ -149,7 +152,7 @@ type Contribution struct {
 func renderLiveContext(r *rendering) (string, bool) {
 	var blocks []string
 	for _, c := range r.Contributions {
-		if strings.TrimSpace(c.Text) == "" {
+		if fence.Blank(c.Text) {
 			continue
 		}
 		most := c.MaxChars

@@ -145,6 +145,7 @@ func TestRefusedInput(t *testing.T) {
 		"tag":             {"sections have names of their own", input(only("tools_available")), `PromptProfile spec.sections[0]: "tools_available" is not a section: use ` + names},
 		"case":            {"which are compared as they are", input(only("Agent")), `PromptProfile spec.sections[0]: "Agent" is not a section: use ` + names},
 		"twice":           {"no section stands twice", input(only("agent", "tools", "agent")), `PromptProfile spec.sections[2]: "agent" is listed before: name each section once`},
+		"in None":         {"a wrong name is found whatever the mode", input(mode(prompt.None), only("nosuch")), `PromptProfile spec.sections[0]: "nosuch" is not a section: use ` + names},
 		"tool in None":    {"tools are checked in every mode", input(mode(prompt.None), func(in *prompt.Input) { in.Tools = []prompt.Tool{{}} }), `tools[0].name: "" must be 1 to 64 letters, digits, '_' and '-', beginning with a letter or '_'`},
 	} {
 		t.Run(name, func(t *testing.T) {

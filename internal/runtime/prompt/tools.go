@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -94,59 +95,62 @@ func renderTools(r *rendering) (string, bool) {
 	if len(r.Tools) == 0 {
 		return "(none)\n\n" + noToolsText, false
 	}
-	entries := make([]string, 0, len(r.Tools))
+	var b strings.Builder
+	b.WriteString(toolRules + "\n")
 	for _, t := range r.Tools {
-		entries = append(entries, t.entry())
+		t.write(&b)
 	}
-	return toolRules + "\n\n" + strings.Join(entries, "\n"), false
+	return b.String(), false
 }
 
-// entry is what the prompt says of the tool.
-func (t Tool) entry() string {
-	var b strings.Builder
-	b.WriteString("- " + fence.Line(t.Name))
-	if d := fence.Line(t.Description); d != "" {
-		b.WriteString(": " + d)
-	}
-	if u := fence.Line(t.UseWhen); u != "" {
-		b.WriteString("\n  Use when: " + u)
-	}
+// write adds what the prompt says of the tool.
+func (t Tool) write(b *strings.Builder) {
+	b.WriteString("\n- ")
+	b.WriteString(fence.Line(t.Name))
+	optional(b, ": ", t.Description)
+	optional(b, "\n  Use when: ", t.UseWhen)
 	if len(t.Parameters) > 0 {
 		b.WriteString("\n  Parameters:")
 	}
 	for _, p := range t.Parameters {
-		b.WriteString("\n    - " + p.entry())
+		p.write(b)
 	}
 	if t.EndsTurn {
 		b.WriteString("\n  Ends the turn.")
 	}
-	return b.String()
 }
 
-// entry is what the prompt says of the parameter.
-func (p Parameter) entry() string {
-	kind := p.Type
-	if kind == "" {
-		kind = "string"
-	}
-	text := fence.Line(p.Name) + ": " + kind
+// write adds what the prompt says of the parameter.
+func (p Parameter) write(b *strings.Builder) {
+	b.WriteString("\n    - ")
+	b.WriteString(fence.Line(p.Name))
+	b.WriteString(": ")
+	b.WriteString(cmp.Or(p.Type, "string"))
 	if p.Required {
-		text += ", required"
+		b.WriteString(", required")
 	}
 	if value, ok := p.defaultText(); ok {
-		text += ", default=" + fence.Line(value)
+		b.WriteString(", default=")
+		b.WriteString(fence.Line(value))
 	}
 	if p.Enum != nil {
-		values := make([]string, 0, len(p.Enum))
-		for _, v := range p.Enum {
-			values = append(values, fence.Line(v))
+		b.WriteString(", enum=")
+	}
+	for i, v := range p.Enum {
+		if i > 0 {
+			b.WriteByte('|')
 		}
-		text += ", enum=" + strings.Join(values, "|")
+		b.WriteString(fence.Line(v))
 	}
-	if d := fence.Line(p.Description); d != "" {
-		text += " — " + d
+	optional(b, " — ", p.Description)
+}
+
+// optional adds a text on one line, after what leads to it, if there is one.
+func optional(b *strings.Builder, lead, text string) {
+	if cleaned := fence.Line(text); cleaned != "" {
+		b.WriteString(lead)
+		b.WriteString(cleaned)
 	}
-	return text
 }
 
 // defaultText is the default as people write it: a text without its quotes, all else as canonical JSON.

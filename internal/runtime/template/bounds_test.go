@@ -17,9 +17,9 @@ import (
 )
 
 func TestBlankTextSaysNothing(t *testing.T) {
-	for body, want := range map[string]bool{"": true, " \r\n\t\u00a0": true, " a ": false, "\u200b": false} {
+	for body, want := range map[string]bool{"": true, " \r\n\t\u00a0": true, " a ": false, "\u200b": true, "\u200b.": false} {
 		if got := (template.Text{Body: body}).Blank(); got != want {
-			t.Errorf("Blank of %q is %t, want %t: white space alone says nothing", body, got, want)
+			t.Errorf("Blank of %q is %t, want %t: what nobody sees says nothing", body, got, want)
 		}
 	}
 }

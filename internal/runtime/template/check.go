@@ -116,7 +116,7 @@ func (c *checker) name(pos parse.Pos, ident []string) {
 	object, builtIn := c.scope.Objects[ident[0]]
 	switch {
 	case declared && len(ident) == 1:
-		c.untrusted = c.untrusted || !v.Trusted
+		c.untrusted = c.untrusted || !v.Trusted && !c.condition // what is only asked for is not printed
 	case declared:
 		c.failAt(pos, "variable %q is a text and has no field %q", ident[0], ident[1])
 	case builtIn && len(ident) == 1 && c.condition: // whether there is one

@@ -19,12 +19,12 @@ const MaxRenderedBytes = 1 << 20
 type Text struct {
 	// Body of the text, valid UTF-8.
 	Body string
-	// Fenced is true if the body may hold values in fences, which fence.Notice explains.
+	// Fenced is true if the text prints values in fences, which fence.Notice explains.
 	Fenced bool
 }
 
 // Blank reports whether the text says nothing.
-func (t Text) Blank() bool { return strings.TrimSpace(t.Body) == "" }
+func (t Text) Blank() bool { return fence.Blank(t.Body) }
 
 // Value of a variable.
 type Value struct {
@@ -50,11 +50,11 @@ type Scope struct {
 	Objects map[string]Object
 }
 
-// untrusted is a value that templates compare and test as it came, and print in a fence.
+// untrusted is a value, cleaned once, that templates compare and test as it is, and print in a fence.
 type untrusted string
 
-// String returns the value, cleaned and fenced.
-func (u untrusted) String() string { return fence.UntrustedInline(string(u)) }
+// String returns the value, escaped and fenced.
+func (u untrusted) String() string { return fence.Inline(string(u)) }
 
 // Render renders one text. The error, an *invalid.Error, names the field and the place in the text.
 func (s Scope) Render(field, text string) (Text, error) {
@@ -97,7 +97,7 @@ func (s Scope) data() map[string]any {
 		if v.Trusted {
 			data[name] = v.Text
 		} else {
-			data[name] = untrusted(v.Text)
+			data[name] = untrusted(fence.Strip(v.Text))
 		}
 	}
 	for name, object := range s.Objects {

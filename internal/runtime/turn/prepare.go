@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/zone"
 )
 
 // prepare freezes the messages for a candidate, once: a resumed run reads back what an earlier one froze.
@@ -54,7 +54,7 @@ func (r *run) gather(ctx context.Context) ([]journal.Record, error) {
 		return nil, errors.Join(context.Cause(ctx), endsTurn(err))
 	}
 	r.input = &in
-	if len(r.in.Chain) == 1 || r.in.PrepareOnly {
+	if r.in.PrepareOnly {
 		return nil, nil
 	}
 	return []journal.Record{{Kind: journal.PreparationInput, Payload: frozen{Input: in, Zone: in.Now.Location().String()}}}, nil
@@ -68,12 +68,12 @@ type frozen struct {
 }
 
 func (f frozen) thaw() (*prepare.Input, error) {
-	zone, err := time.LoadLocation(f.Zone)
+	loc, err := zone.Load(f.Zone)
 	if err != nil {
 		return nil, fmt.Errorf("failed to load the time zone %q of the journal: %w", f.Zone, err)
 	}
 	in := f.Input
-	in.Now = in.Now.In(zone)
+	in.Now = in.Now.In(loc)
 	return &in, nil
 }
 

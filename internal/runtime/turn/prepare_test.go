@@ -91,7 +91,7 @@ func TestWhatTheJournalKeepsForAFallback(t *testing.T) {
 		only   bool
 		want   []journal.Kind
 	}{
-		"one model":    {"there is no other to make messages for", 1, false, []journal.Kind{"prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
+		"one model":    {"the agent may have another by then", 1, false, []journal.Kind{"preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
 		"two models":   {"the second may have to serve", 2, false, []journal.Kind{"preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
 		"prepare only": {"no model is asked, so none fails", 2, true, []journal.Kind{"prompt.rendered", "prepared", "finalized"}},
 	} {
@@ -191,13 +191,30 @@ func TestAFallbackIsMadeOfTheSame(t *testing.T) {
 	}
 }
 
+// TestAModelThatTheAgentGainedIsToldTheSame resumes a Turn of a chain of one, whose agent has a second model by then.
+func TestAModelThatTheAgentGainedIsToldTheSame(t *testing.T) {
+	one, _ := candidate("p0", 1, fails(model.Auth))
+	first := &journaltest.Memory{}
+	if _, err := engine(first).Run(t.Context(), input(one)); err != nil {
+		t.Fatal(err)
+	}
+	one, _ = candidate("p0", 1, fails(model.Auth))
+	two, second := candidate("p1", 1, says("Nothing."))
+	in := input(one, two)
+	in.Epoch, in.Preparation = 2, gone(t)
+	result, err := engine(copyOf(t, first, &journaltest.Memory{}, 5)).Run(t.Context(), in)
+	if err != nil || result.Stop != turn.StopCompleted || second.asked() != 1 {
+		t.Errorf("Run = %+v, %v, the second model asked %d times; want its answer to the prompt that was frozen", result, err, second.asked())
+	}
+}
+
 // TestCitationsAreOfThePreparedRecord resumes a Turn whose input is gone.
 func TestCitationsAreOfThePreparedRecord(t *testing.T) {
 	from, _ := whole(t)
 	c, _ := candidate("p0", 2, says("Nothing."))
 	in := input(c)
 	in.Epoch, in.Preparation = 2, gone(t)
-	result, err := engine(copyOf(t, from, &journaltest.Memory{}, 2)).Run(t.Context(), in)
+	result, err := engine(copyOf(t, from, &journaltest.Memory{}, 3)).Run(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}

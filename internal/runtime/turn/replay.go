@@ -10,7 +10,7 @@ import (
 type past struct {
 	// seen is true if it says anything.
 	seen bool
-	// input is what the messages are made of; nil if no fallback will need it.
+	// input is what the messages are made of; nil for a Turn that is only prepared.
 	input *frozen
 	// prepared is the newest preparation.
 	prepared *prepare.Prepared

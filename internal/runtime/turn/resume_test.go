@@ -25,7 +25,7 @@ func whole(t *testing.T) (journal.Journal, *turn.Result) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []journal.Kind{"prompt.rendered", "prepared", "model.requested", "model.failed", "model.requested", "model.replied", "finalized"}
+	want := []journal.Kind{"preparation.input", "prompt.rendered", "prepared", "model.requested", "model.failed", "model.requested", "model.replied", "finalized"}
 	if diff := cmp.Diff(want, kinds(t, j)); diff != "" {
 		t.Fatalf("journal: -want +got:\n%s", diff)
 	}
@@ -41,11 +41,11 @@ func TestResume(t *testing.T) {
 		resumed  bool
 	}{
 		"nothing":   {"the Turn begins", 0, 2, 2, false},
-		"prepared":  {"the prompt is not made again", 2, 2, 2, true},
-		"failed":    {"the failed request counts on", 4, 1, 2, true},
-		"cut off":   {"a request of which nobody knows what became counts too", 5, 1, 3, true},
-		"replied":   {"a reply that was bought is not bought again", 6, 0, 2, true},
-		"finalized": {"an end stays as it is", 7, 0, 2, false},
+		"prepared":  {"the prompt is not made again", 3, 2, 2, true},
+		"failed":    {"the failed request counts on", 5, 1, 2, true},
+		"cut off":   {"a request of which nobody knows what became counts too", 6, 1, 3, true},
+		"replied":   {"a reply that was bought is not bought again", 7, 0, 2, true},
+		"finalized": {"an end stays as it is", 8, 0, 2, false},
 	} {
 		for store, open := range journals {
 			t.Run(name+"/"+store, func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestResume(t *testing.T) {
 				}
 				in := input(c)
 				in.Epoch = 2
-				if tc.entries >= 2 {
+				if tc.entries >= 3 {
 					in.Preparation = gone(t) // what was frozen stays frozen
 				}
 				got, err := engine(j).Run(t.Context(), in)
@@ -183,7 +183,7 @@ func TestHoldAnswer(t *testing.T) {
 	if result, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) || result != nil {
 		t.Fatalf("Run = %+v, %v; want ErrInterrupted with the answer kept", result, err)
 	}
-	if diff := cmp.Diff([]journal.Kind{"prompt.rendered", "prepared", "model.requested", "model.replied"}, kinds(t, j)); diff != "" {
+	if diff := cmp.Diff([]journal.Kind{"preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied"}, kinds(t, j)); diff != "" {
 		t.Errorf("journal: -want +got:\n%s", diff)
 	}
 	in.Epoch, in.HoldAnswer, in.Timeout = 2, nil, -1
@@ -218,8 +218,8 @@ func TestACancelledTurnSaysWhatThereIs(t *testing.T) {
 		text     string
 	}{
 		"before anything":   {0, 0, ""},
-		"after the request": {3, 1, ""},
-		"after the reply":   {6, 2, "Nothing."},
+		"after the request": {4, 1, ""},
+		"after the reply":   {7, 2, "Nothing."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("p0", 2, says("never asked"))

@@ -90,6 +90,17 @@ func (a Assembly) Unsaid(reason string) Assembly {
 		a.Dropped = append(a.Dropped, Dropped{"guardrail", id, reason})
 	}
 	a.Provenance.UsedOverlayIDs, a.Provenance.UsedGuardrailIDs = []string{}, []string{}
+	for _, s := range a.Segments.Developer {
+		if s.ID == segmentShapingMode && s.Source == "shaping" {
+			a.Dropped = append(a.Dropped, Dropped{"mode", segmentShapingMode, reason})
+		}
+	}
+	if a.Expression.Line() != "" {
+		a.Dropped = append(a.Dropped, Dropped{"expression", "expression", reason})
+	}
+	if a.ResponseStyle.Line() != "" {
+		a.Dropped = append(a.Dropped, Dropped{"expression", "responseStyle", reason})
+	}
 	return a
 }
 
@@ -99,32 +110,50 @@ func choose(in Input) (Context, Provenance, []Dropped) {
 	drop := func(kind, reason string) func(id string) {
 		return func(id string) { dropped = append(dropped, Dropped{kind, id, reason}) }
 	}
-	memories, memoriesOver := selectMemories(in.Memories, in.MaxMemories)
+	remembered, blankMemories := part(in.Memories, Memory.isSaid)
+	memories, memoriesOver := selectMemories(remembered, in.MaxMemories)
 	each(memoriesOver, Memory.id, drop("memory", overCap))
-	enrichments, over, excluded := selectEnrichments(in.Enrichments)
+	each(blankMemories, Memory.id, drop("memory", isBlank))
+	forModels, excluded := part(in.Enrichments, Enrichment.isForModels)
+	enriching, blankEnrichments := part(forModels, Enrichment.isSaid)
+	enrichments, over := selectEnrichments(enriching)
 	each(over, Enrichment.id, drop("enrichment", overCap))
 	each(excluded, Enrichment.id, drop("enrichment", notForModels))
-	overlays, blankOverlays := said(in.overlays(), Overlay.text)
+	each(blankEnrichments, Enrichment.id, drop("enrichment", isBlank))
+	facts, blankFacts := part(in.Facts, Fact.isSaid)
+	each(blankFacts, Fact.id, drop("fact", isBlank))
+	preferences, blankPreferences := part(in.Preferences, isSaid)
+	each(blankPreferences, self, drop("preference", isBlank))
+	overlays, blankOverlays := part(in.overlays(), Overlay.isSaid)
 	each(blankOverlays, Overlay.id, drop("overlay", rendersBlank))
-	guardrails, blankGuardrails := said(in.guardrails(), Guardrail.text)
+	guardrails, blankGuardrails := part(in.guardrails(), Guardrail.isSaid)
 	each(blankGuardrails, Guardrail.id, drop("guardrail", rendersBlank))
 
 	shown := Context{
-		Session: in.Session, Facts: in.Facts, Preferences: in.Preferences, Enrichments: enrichments, Memories: memories,
+		Session: in.Session, Facts: facts, Preferences: preferences, Enrichments: enrichments, Memories: memories,
 	}
 	return shown, Provenance{
-		UsedMemoryIDs: ids(memories, Memory.id), DroppedMemoryIDs: ids(memoriesOver, Memory.id),
-		UsedEnrichmentIDs: ids(enrichments, Enrichment.id), DroppedEnrichmentIDs: ids(slices.Concat(over, excluded), Enrichment.id),
+		UsedMemoryIDs: ids(memories, Memory.id), DroppedMemoryIDs: ids(slices.Concat(memoriesOver, blankMemories), Memory.id),
+		UsedEnrichmentIDs: ids(enrichments, Enrichment.id), DroppedEnrichmentIDs: ids(slices.Concat(over, excluded, blankEnrichments), Enrichment.id),
 		UsedGuardrailIDs: ids(guardrails, Guardrail.id), UsedOverlayIDs: ids(overlays, Overlay.id),
 	}, dropped
 }
 
-func (m Memory) id() string      { return m.ID }
-func (e Enrichment) id() string  { return e.ID }
-func (o Overlay) id() string     { return o.ID }
-func (o Overlay) text() string   { return o.Text }
-func (g Guardrail) id() string   { return g.ID }
-func (g Guardrail) text() string { return g.Rule }
+func self(text string) string { return text }
+
+func (f Fact) id() string       { return f.ID }
+func (m Memory) id() string     { return m.ID }
+func (e Enrichment) id() string { return e.ID }
+func (o Overlay) id() string    { return o.ID }
+func (g Guardrail) id() string  { return g.ID }
+
+func isSaid(text string) bool          { return !blank(text) }
+func (f Fact) isSaid() bool            { return !blank(f.Text) }
+func (m Memory) isSaid() bool          { return !blank(m.Text) }
+func (e Enrichment) isSaid() bool      { return !blank(e.Content) }
+func (e Enrichment) isForModels() bool { return e.Audience != AudienceProduct }
+func (o Overlay) isSaid() bool         { return !blank(o.Text) }
+func (g Guardrail) isSaid() bool       { return !blank(g.Rule) }
 
 func each[T any](list []T, id func(T) string, do func(string)) {
 	for _, item := range list {
@@ -138,13 +167,13 @@ func ids[T any](list []T, id func(T) string) []string {
 	return all
 }
 
-// said parts the items that say something from those that are blank.
-func said[T any](list []T, text func(T) string) (some, none []T) {
+// part parts the items that have a property from those that have not.
+func part[T any](list []T, has func(T) bool) (some, none []T) {
 	for _, item := range list {
-		if blank(text(item)) {
-			none = append(none, item)
-		} else {
+		if has(item) {
 			some = append(some, item)
+		} else {
+			none = append(none, item)
 		}
 	}
 	return some, none

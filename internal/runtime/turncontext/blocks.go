@@ -14,7 +14,7 @@ func (s *Session) Lines() []string {
 	for _, l := range []struct{ name, value string }{
 		{"State", s.State}, {"Summary", s.Summary}, {"Unresolved", strings.Join(s.UnresolvedQuestions, "; ")}, {"Momentum", string(s.Momentum)},
 	} {
-		if l.value != "" {
+		if !blank(l.value) {
 			lines = append(lines, l.name+": "+l.value)
 		}
 	}

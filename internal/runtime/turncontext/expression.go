@@ -53,6 +53,9 @@ func fromTraits(t Traits) Expression {
 
 // over returns the expression with the fields that a later layer gives.
 func (e Expression) over(later Expression) Expression {
+	if blank(later.Tone) {
+		later.Tone = ""
+	}
 	return Expression{
 		Tone:               cmp.Or(later.Tone, e.Tone),
 		Directness:         cmp.Or(later.Directness, e.Directness),

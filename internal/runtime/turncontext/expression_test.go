@@ -72,6 +72,11 @@ func TestLaterLayersOfExpressionWinFieldByField(t *testing.T) {
 			},
 			tc.Expression{Tone: "dry", Directness: tc.High, Warmth: tc.High, Humor: tc.HumorOff, Initiative: tc.Medium, ExplanationDensity: tc.Low},
 		},
+		"blank tone": {
+			"a tone that nobody sees is none",
+			tc.Input{Profile: tc.Layer{Expression: tc.Expression{Tone: "warm"}}, Turn: tc.Layer{Expression: tc.Expression{Tone: " \u200b"}}},
+			expression(func(e *tc.Expression) { e.Tone = "warm" }),
+		},
 		"low momentum, traits": {
 			"a conversation that stalls needs more words",
 			tc.Input{Identity: concise, Session: &tc.Session{Momentum: tc.Low}},

@@ -112,6 +112,6 @@ func (s ResponseStyle) Line() string {
 	return "Form of the answer: " + strings.Join(parts, ", ") + "."
 }
 
-func blank(text string) bool { return strings.TrimSpace(text) == "" }
+func blank(text string) bool { return fence.Blank(text) }
 
 func line(text string) string { return fence.Line(text) }

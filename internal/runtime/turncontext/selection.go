@@ -17,11 +17,12 @@ const (
 	overCap      = "over the cap"
 	notForModels = "its audience is Product"
 	rendersBlank = "it renders blank"
+	isBlank      = "it is blank"
 )
 
 // Dropped is something that was given and is not in the prompt.
 type Dropped struct {
-	// Kind of it: memory, enrichment, overlay, guardrail, contribution, subject or skill.
+	// Kind of it: memory, enrichment, fact, preference, overlay, guardrail, expression, mode, text, contribution, subject or skill.
 	Kind string `json:"kind"`
 	ID   string `json:"id"`
 	// Reason why it was left out.
@@ -37,19 +38,13 @@ func selectMemories(candidates []Memory, most int) (used, dropped []Memory) {
 	return ordered[:most], ordered[most:]
 }
 
-// selectEnrichments returns the most important enrichments that are meant for the model, those over the cap in the order
-// of importance, and those that are not for it, in the order in which they were given.
-func selectEnrichments(candidates []Enrichment) (used, overTheCap, excluded []Enrichment) {
-	var eligible []Enrichment
-	for _, e := range candidates {
-		if e.Audience == AudienceProduct {
-			excluded = append(excluded, e)
-			continue
-		}
-		eligible = append(eligible, e)
-	}
+// selectEnrichments returns the most important enrichments, at most MaxEnrichments, and the rest, each in the order of
+// importance.
+func selectEnrichments(candidates []Enrichment) (used, dropped []Enrichment) {
 	rank := map[Level]int{High: 0, Medium: 1, "": 1, Low: 2}
-	slices.SortStableFunc(eligible, func(a, b Enrichment) int { return rank[a.Importance] - rank[b.Importance] })
-	most := min(MaxEnrichments, len(eligible))
-	return eligible[:most], eligible[most:], excluded
+	ordered := slices.SortedStableFunc(slices.Values(candidates), func(a, b Enrichment) int {
+		return rank[a.Importance] - rank[b.Importance]
+	})
+	most := min(MaxEnrichments, len(ordered))
+	return ordered[:most], ordered[most:]
 }

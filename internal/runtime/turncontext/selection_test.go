@@ -105,7 +105,7 @@ func TestTheMostImportantEnrichmentsAreUsed(t *testing.T) {
 		"all excluded": {"all of them may be for the product", product(enrichments("High", ""), 0, 1), []string{}, []string{"e0", "e1"}},
 		"other audiences": {
 			"the model is shown what is for the assistant or for both; the word is compared as it is",
-			[]tc.Enrichment{{ID: "a", Audience: "Assistant"}, {ID: "m", Audience: "Mixed"}, {ID: "p", Audience: "product"}, {ID: "n"}},
+			[]tc.Enrichment{{ID: "a", Content: "x", Audience: "Assistant"}, {ID: "m", Content: "x", Audience: "Mixed"}, {ID: "p", Content: "x", Audience: "product"}, {ID: "n", Content: "x"}},
 			[]string{"a", "m", "p", "n"},
 			[]string{},
 		},
@@ -157,16 +157,21 @@ func TestEqualCandidatesKeepTheirOrder(t *testing.T) {
 
 func TestWhatIsDroppedHasAReason(t *testing.T) {
 	in := tc.Input{
-		Memories: memories(1, 0), MaxMemories: 1,
-		Enrichments: append(enrichments("", "", "", "", "", "", "", "", "Low"), tc.Enrichment{ID: "p", Audience: "Product"}),
+		Memories: append(memories(1, 0), tc.Memory{ID: "m2", Text: " \u200b", Relevance: 1}), MaxMemories: 1,
+		Facts: []tc.Fact{{ID: "f0", Text: "\ufeff"}, {ID: "f1", Text: "x"}}, Preferences: []string{" ", "y"},
+		Enrichments: append(enrichments("", "", "", "", "", "", "", "", "Low"), tc.Enrichment{ID: "p", Audience: "Product"}, tc.Enrichment{ID: "b", Content: "\n"}),
 		Profile:     tc.Layer{Overlays: []tc.Overlay{overlay("o1", ""), {ID: "o2", Text: " "}}, Guardrails: []tc.Guardrail{{ID: "g1", Rule: "\n"}, {ID: "g2", Rule: "Rule."}}},
 		Turn:        tc.Layer{Overlays: []tc.Overlay{{ID: "o3", Text: ""}, overlay("o4", tc.High)}, Guardrails: []tc.Guardrail{{ID: "g3", Rule: "Rule.", Priority: tc.High}}},
 	}
 	got, _ := tc.Assemble(in)
 	dropped := []tc.Dropped{
 		{Kind: "memory", ID: "m1", Reason: "over the cap"},
+		{Kind: "memory", ID: "m2", Reason: "it is blank"},
 		{Kind: "enrichment", ID: "e8", Reason: "over the cap"},
 		{Kind: "enrichment", ID: "p", Reason: "its audience is Product"},
+		{Kind: "enrichment", ID: "b", Reason: "it is blank"},
+		{Kind: "fact", ID: "f0", Reason: "it is blank"},
+		{Kind: "preference", ID: " ", Reason: "it is blank"},
 		{Kind: "overlay", ID: "o2", Reason: "it renders blank"},
 		{Kind: "overlay", ID: "o3", Reason: "it renders blank"},
 		{Kind: "guardrail", ID: "g1", Reason: "it renders blank"},

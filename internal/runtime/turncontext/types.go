@@ -111,8 +111,7 @@ type ResponseStyle struct {
 	MaxAnswerChars *int `json:"maxAnswerChars,omitempty"`
 }
 
-// Session is what is known of the conversation. Its JSON form, without ID and Subject, is part of what contextHash is
-// taken of.
+// Session is what is known of the conversation.
 type Session struct {
 	// ID and Subject of the conversation, each empty if it has none; other parts of the prompt have them.
 	ID                  string   `json:"id,omitempty"`
@@ -123,7 +122,7 @@ type Session struct {
 	Momentum            Level    `json:"momentum,omitempty"`
 }
 
-// Fact is a piece of text the caller knows. Its JSON form is part of what contextHash is taken of.
+// Fact is a piece of text the caller knows.
 type Fact struct {
 	ID     string `json:"id"`
 	Text   string `json:"text"`
@@ -139,8 +138,7 @@ type Memory struct {
 	Relevance float64
 }
 
-// Enrichment is what another part of the product found out: a candidate for the prompt. Its JSON form, without Audience,
-// is part of what contextHash is taken of.
+// Enrichment is what another part of the product found out: a candidate for the prompt.
 type Enrichment struct {
 	ID         string `json:"id"`
 	Kind       string `json:"kind,omitempty"`

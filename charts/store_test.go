@@ -1,0 +1,115 @@
+package charts_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+const storeURL = "store.url=postgres://capstan@db.example.com:5432/capstan?sslmode=verify-full"
+
+func TestPostgreSQLNeedsNoVolume(t *testing.T) {
+	objects := renderChart(t, storeURL, "replicas=3")
+	deployment, container := managerOf(t, objects)
+	if got := *deployment.Spec.Replicas; got != 3 {
+		t.Errorf("replicas = %d, want the 3 that were asked for", got)
+	}
+	if got := deployment.Spec.Strategy.Type; got != appsv1.RollingUpdateDeploymentStrategyType {
+		t.Errorf("strategy = %s, want RollingUpdate: Pods share the database", got)
+	}
+	if claims := every[*corev1.PersistentVolumeClaim](objects); len(claims) != 0 {
+		t.Errorf("got %d claims, want none", len(claims))
+	}
+	var volumes, mounts []string
+	for _, v := range deployment.Spec.Template.Spec.Volumes {
+		volumes = append(volumes, v.Name)
+	}
+	for _, m := range container.VolumeMounts {
+		mounts = append(mounts, m.Name)
+	}
+	if diff := cmp.Diff([][]string{{"tmp"}, {"tmp"}}, [][]string{volumes, mounts}); diff != "" {
+		t.Errorf("volumes and mounts (-want +got):\n%s", diff)
+	}
+	if slices.ContainsFunc(container.Args, func(arg string) bool { return flagOf(arg) == "data-dir" }) {
+		t.Errorf("args = %v, want no --data-dir: there is no such folder", container.Args)
+	}
+	checkFlags(t, container)
+}
+
+func TestTheManagerTakesTheChartsStore(t *testing.T) {
+	_, container := managerOf(t, renderChart(t, storeURL))
+	i := slices.IndexFunc(container.Args, func(arg string) bool { return flagOf(arg) == "store" })
+	if i < 0 {
+		t.Fatalf("args = %v, want --store", container.Args)
+	}
+	o := manager.Options{
+		Store: strings.TrimPrefix(container.Args[i], "--store="), Namespace: "capstan-system", ExecutorName: "capstan-0", MaxConcurrentTurns: 1,
+		MetricsBindAddress: "0", HealthProbeBindAddress: "0", LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 1,
+	}
+	if err := o.Validate(); err != nil {
+		t.Errorf("the manager refuses the store of the chart: %v", err)
+	}
+}
+
+func TestThePasswordComesFromASecret(t *testing.T) {
+	deployment, container := managerOf(t, renderChart(t, storeURL, "store.passwordSecret.name=db", "store.passwordSecret.key=pw",
+		"store.caSecret.name=db-ca", "store.caSecret.key=root.pem"))
+	want := []corev1.EnvVar{
+		{Name: "PGPASSWORD", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "db"}, Key: "pw",
+		}}},
+		{Name: "PGSSLROOTCERT", Value: "/etc/capstan/store/ca.crt"},
+	}
+	if diff := cmp.Diff(want, container.Env[2:]); diff != "" {
+		t.Errorf("env beside that of every manager (-want +got):\n%s", diff)
+	}
+	i := slices.IndexFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "store-ca" })
+	if i < 0 || container.VolumeMounts[i].MountPath != "/etc/capstan/store" || !container.VolumeMounts[i].ReadOnly {
+		t.Errorf("mounts = %v, want the authority's certificate where PGSSLROOTCERT looks, to be read only", container.VolumeMounts)
+	}
+	volumes := deployment.Spec.Template.Spec.Volumes
+	i = slices.IndexFunc(volumes, func(v corev1.Volume) bool { return v.Name == "store-ca" })
+	source := &corev1.SecretVolumeSource{SecretName: "db-ca", Items: []corev1.KeyToPath{{Key: "root.pem", Path: "ca.crt"}}}
+	if i < 0 || cmp.Diff(source, volumes[i].Secret) != "" {
+		t.Errorf("volumes = %v, want the one key of the Secret", volumes)
+	}
+}
+
+func TestStoreMessages(t *testing.T) {
+	const secret = "hunter2"
+	tests := map[string]struct {
+		values []string
+		want   string
+	}{
+		"Password":         {[]string{"store.url=postgres://capstan:" + secret + "@db/capstan"}, "store.passwordSecret"},
+		"PasswordAsOption": {[]string{"store.url=postgres://capstan@db/capstan?password=" + secret}, "store.passwordSecret"},
+		"OddPassword":      {[]string{"store.url=postgres://capstan:a/" + secret + "@db/capstan"}, "store.passwordSecret"},
+		"AtInPassword":     {[]string{"store.url=postgres://capstan:a@" + secret + "@db/capstan"}, "store.passwordSecret"},
+		"AnotherKind":      {[]string{"store.url=mysql://capstan@db/capstan"}, "must be of the form postgres://"},
+		"SQLite":           {[]string{"store.url=sqlite:///var/lib/capstan/x.db"}, "for SQLite leave it empty"},
+		"NoDatabase":       {[]string{"store.url=postgres://capstan@db"}, "must be of the form postgres://"},
+		"Volume":           {[]string{storeURL, "persistence.enabled=true"}, "persistence.enabled must be false when store.url is set"},
+		"SecretAlone":      {[]string{"store.passwordSecret.name=db"}, "store.passwordSecret needs store.url"},
+		"AuthorityAlone":   {[]string{"store.caSecret.name=db"}, "store.caSecret needs store.url"},
+		"SecretName":       {[]string{storeURL, "store.passwordSecret.name=Not_A_Name"}, "/store/passwordSecret/name"},
+		"TwoVolumes":       {[]string{"replicas=2", "persistence.enabled=true"}, "store.url names a PostgreSQL"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := template(t.Context(), tc.values...)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Fatalf("message = %v, want it to say %q", err, tc.want)
+			}
+			// The error of this test's own helper repeats the arguments; what Helm says comes after them.
+			if _, said, ok := strings.Cut(err.Error(), "exit status"); !ok || strings.Contains(said, secret) {
+				t.Errorf("Helm shows the password, or did not say anything: %s", said)
+			}
+		})
+	}
+}

@@ -1,0 +1,126 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/go-logr/logr"
+
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store/postgres"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// store is what the manager asks of the place where the journal is kept.
+type store interface {
+	journal.Journal
+	executor.Sweeper
+	// Check fails if the journal could not be written now.
+	Check(ctx context.Context) error
+	// Close ends the work with it.
+	Close() error
+}
+
+// location says where the journal is kept. One of path and url is set.
+type location struct {
+	// path of an SQLite file.
+	path string
+	// url of a PostgreSQL database. It may hold a password and is never shown; hosts and database are what may be.
+	url      string
+	hosts    []string
+	database string
+}
+
+// shown is what a log may say of a location, as keys and values.
+func (l location) shown() []any {
+	if l.url == "" {
+		return []any{"store", "sqlite", "journal", l.path}
+	}
+	return []any{"store", "postgresql", "hosts", l.hosts, "database", l.database}
+}
+
+// location reads --store. Its value is in no error: it may hold a password.
+func (o *Options) location() (location, error) {
+	if o.Store == "" {
+		return location{path: filepath.Join(o.DataDir, "journal.db")}, nil
+	}
+	scheme, _, _ := strings.Cut(o.Store, "://")
+	switch scheme {
+	case "sqlite":
+		path := strings.TrimPrefix(o.Store, "sqlite://")
+		if !filepath.IsAbs(path) {
+			return location{}, errors.New("--store must be of the form sqlite:///PATH, with an absolute path, so with three slashes")
+		}
+		return location{path: path}, nil
+	case "postgres", "postgresql":
+		hosts, database, err := postgres.Target(o.Store)
+		if err != nil {
+			return location{}, fmt.Errorf("--store: %w", err)
+		}
+		return location{url: o.Store, hosts: hosts, database: database}, nil
+	}
+	return location{}, errors.New("--store must be a URL that begins with sqlite://, postgres:// or postgresql:// " +
+		"(its value is not shown, it may hold a password)")
+}
+
+// openStore opens the journal that the options name. A PostgreSQL that is away is waited for. Close must be called.
+func openStore(ctx context.Context, o *Options, log logr.Logger) (store, error) {
+	l, err := o.location()
+	if err != nil {
+		return nil, err
+	}
+	log = log.WithValues(l.shown()...)
+	if l.url == "" {
+		return await(ctx, log, never, func(ctx context.Context) (store, error) {
+			s, err := sqlite.Open(ctx, l.path)
+			return orNil(s, err)
+		})
+	}
+	return await(ctx, log, postgres.IsAway, func(ctx context.Context) (store, error) {
+		s, err := postgres.Open(ctx, l.url)
+		return orNil(s, err)
+	})
+}
+
+// never is the answer for a store that does not come by waiting.
+func never(error) bool { return false }
+
+// orNil keeps a nil pointer from becoming a store that is not nil.
+func orNil[S store](s S, err error) (store, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// storePatience bounds the wait for a store that is away at the start. It is short of the time after which the chart's
+// liveness probe would end the process without a word: so the reason is the last line of its log, and the kubelet starts
+// it again, with growing waits and in sight of all.
+const storePatience = 30 * time.Second
+
+// await opens a store. As long as it is away it tries again, and says so each time.
+func await(ctx context.Context, log logr.Logger, away func(error) bool, open func(context.Context) (store, error)) (store, error) {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
+	waited := false
+	s, err := backoff.Retry(ctx, func() (store, error) {
+		s, err := open(ctx)
+		if err != nil && !away(err) {
+			err = backoff.Permanent(err)
+		}
+		return s, err
+	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(storePatience), backoff.WithNotify(func(err error, wait time.Duration) {
+		waited = true
+		log.Info("Waiting for the store of the journal", "cause", err.Error(), "in", wait.Round(time.Millisecond).String())
+	}))
+	if err != nil && waited && ctx.Err() == nil {
+		return nil, fmt.Errorf("gave up waiting for the store of the journal, for about %s: %w", storePatience, err)
+	}
+	return s, err
+}

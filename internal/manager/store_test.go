@@ -1,0 +1,132 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
+)
+
+func TestLocation(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		options Options
+		want    []any
+	}{
+		"DataDir":  {"the default is a file in the data folder", Options{DataDir: "/var/lib/capstan"}, []any{"store", "sqlite", "journal", "/var/lib/capstan/journal.db"}},
+		"File":     {"the URL wins over the data folder", Options{DataDir: "/var/lib/capstan", Store: "sqlite:///srv/j.db"}, []any{"store", "sqlite", "journal", "/srv/j.db"}},
+		"Postgres": {"nothing of the user may be shown", Options{Store: "postgres://me:hunter2@db/d"}, []any{"store", "postgresql", "hosts", []string{"db:5432"}, "database", "d"}},
+		"LongName": {"PostgreSQL's own programs know both names", Options{Store: "postgresql://me@a:1,b:2/d"}, []any{"store", "postgresql", "hosts", []string{"a:1", "b:2"}, "database", "d"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := tc.options.location()
+			if diff := cmp.Diff(tc.want, l.shown()); diff != "" || err != nil {
+				t.Errorf("%s: %v, what is shown (-want +got):\n%s", tc.reason, err, diff)
+			}
+		})
+	}
+}
+
+func TestOpenStore(t *testing.T) {
+	for name, url := range map[string]string{
+		"SQLite":     "sqlite://" + filepath.Join(t.TempDir(), "journal.db"),
+		"PostgreSQL": postgrestest.Database(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := Options{Store: url}
+			s, err := openStore(t.Context(), &o, logr.Discard())
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := journal.Entry{Seq: 1, Epoch: 1, Kind: journal.Prepared, Time: time.Unix(1, 0), Payload: []byte("{}")}
+			if err := errors.Join(s.Append(t.Context(), "a", e), s.Check(t.Context()), s.Close()); err != nil {
+				t.Errorf("the store must work: %v", err)
+			}
+		})
+	}
+}
+
+func TestOpenStoreSaysWhatIsWrong(t *testing.T) {
+	for name, tc := range map[string]struct{ url, want string }{
+		"a folder in the way": {"sqlite://" + t.TempDir(), "failed to open the journal"},
+		"another program":     {"mysql://me:hunter2@db/d", "--store must be a URL"},
+		"no such user": {
+			strings.Replace(postgrestest.Database(t), "postgres://", "postgres://hunter2", 1), "check the user",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var text strings.Builder
+			log := funcr.New(func(_, args string) { text.WriteString(args) }, funcr.Options{})
+			s, err := openStore(t.Context(), &Options{Store: tc.url}, log)
+			if s != nil || err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "gave up") {
+				t.Errorf("openStore = %v, %v; want at once an error with %q", s, err, tc.want)
+			}
+			if text.Len() > 0 {
+				t.Errorf("nothing is to be waited for: %s", &text)
+			}
+		})
+	}
+}
+
+// opened is a store that does nothing.
+type opened struct{ store }
+
+func TestAwait(t *testing.T) {
+	away, wrong := errors.New("nobody listens"), errors.New("wrong password")
+	for name, tc := range map[string]struct {
+		reason string
+		// after is when the store comes; before that the error is err.
+		after time.Duration
+		err   error
+		// stop is when the process is asked to stop, if ever.
+		stop time.Duration
+		want error
+		says string
+	}{
+		"There": {reason: "no wait without a need"},
+		"Comes": {reason: "a server that starts beside us is waited for", after: 20 * time.Second, err: away},
+		"Stays": {reason: "a server that does not come is a reason to fail, in sight", after: time.Hour, err: away, want: away, says: "gave up waiting"},
+		"Wrong": {reason: "what is wrong stays wrong", after: 20 * time.Second, err: wrong, want: wrong, says: "wrong password"},
+		"Stop":  {reason: "a process that is asked to stop does not wait", after: time.Hour, err: away, stop: 5 * time.Second, want: context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if tc.stop > 0 {
+					time.AfterFunc(tc.stop, cancel)
+				}
+				var lines []string
+				log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+				begin, tries := time.Now(), 0
+				s, err := await(ctx, log, func(err error) bool { return errors.Is(err, away) }, func(context.Context) (store, error) {
+					tries++
+					if time.Since(begin) < tc.after {
+						return nil, fmt.Errorf("failed to open: %w", tc.err)
+					}
+					return opened{}, nil
+				})
+				if !errors.Is(err, tc.want) || tc.want == nil && err != nil || (s == nil) != (err != nil) || err != nil && !strings.Contains(err.Error(), tc.says) {
+					t.Errorf("await = %v, %v; want %v with %q: %s", s, err, tc.want, tc.says, tc.reason)
+				}
+				if took := time.Since(begin); took > storePatience {
+					t.Errorf("it took %s, want at most %s", took, storePatience)
+				}
+				if len(lines) < tries-1 || tries > 1 && !strings.Contains(lines[0], away.Error()) {
+					t.Errorf("%d tries and these lines, want one a try, with the cause: %q", tries, lines)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,86 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+)
+
+func TestReadinessFollowsTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var broken atomic.Bool
+		var looks atomic.Int64
+		var lines []string
+		h := &storeHealth{
+			log: funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}),
+			check: func(context.Context) error {
+				looks.Add(1)
+				if broken.Load() {
+					return errors.New("no space left on device")
+				}
+				return nil
+			},
+		}
+		if err := h.ready(nil); err == nil || !strings.Contains(err.Error(), "not looked at yet") {
+			t.Errorf("before the first look: %v, want not ready", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- h.Start(ctx) }()
+		for _, step := range []struct {
+			broken bool
+			want   string
+			lines  int
+		}{{false, "", 0}, {true, "no space left on device", 1}, {true, "no space left on device", 1}, {false, "", 2}} {
+			broken.Store(step.broken)
+			time.Sleep(checkInterval) // of the bubble's clock
+			synctest.Wait()
+			for range 100 { // a probe that asks often makes no look
+				err := h.ready(nil)
+				if (err != nil) != step.broken || err != nil && !strings.Contains(err.Error(), step.want) {
+					t.Fatalf("ready = %v with a store that is broken: %t", err, step.broken)
+				}
+			}
+			if len(lines) != step.lines {
+				t.Errorf("logged %q, want a line a change", lines)
+			}
+		}
+		if n := looks.Load(); n > 5 {
+			t.Errorf("%d looks in 20 s, want one every %s", n, checkInterval)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Start = %v, want the stop to be no failure", err)
+		}
+	})
+}
+
+func TestLooksAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &storeHealth{
+			log: funcr.New(func(string, string) {}, funcr.Options{}),
+			check: func(ctx context.Context) error {
+				<-ctx.Done()
+				return ctx.Err()
+			},
+		}
+		begin := time.Now()
+		h.look(t.Context())
+		if err := h.ready(nil); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != checkTimeout {
+			t.Errorf("ready = %v after %s, want a store that hangs found out after %s", err, time.Since(begin), checkTimeout)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		h.found.Store(&finding{})
+		h.look(ended)
+		if err := h.ready(nil); err != nil {
+			t.Errorf("ready = %v, want a look that the stop cut short to say nothing", err)
+		}
+	})
+}

@@ -1,0 +1,219 @@
+package controller_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gexec"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store/postgres"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
+)
+
+// partlySlow answers those whose message says slow after some seconds, and all others at once.
+const partlySlow = `rules: [{when: {contains: slow}, fault: {latencyMilliseconds: 5000}}]`
+
+var _ = Describe("Two managers that share a PostgreSQL", func() {
+	It("go on where the other one was killed, and buy no reply a second time", func(ctx SpecContext) {
+		program := filepath.Join(GinkgoT().TempDir(), "manager")
+		build, err := gexec.Start(exec.CommandContext(ctx, "go", "build", "-o", program, "../../cmd/manager"), GinkgoWriter, GinkgoWriter)
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(build).WithTimeout(4*patience).Should(gexec.Exit(0), "the manager must build")
+
+		s := newStage(ctx, partlySlow)
+		databaseURL := postgrestest.Database(GinkgoTB())
+		s.create(ctx, s.basics()...)
+		leads := func(name string) {
+			GinkgoHelper()
+			says(ctx, s, &coordinationv1.Lease{}, executor.LeasePrefix+name, func(l *coordinationv1.Lease) string {
+				return *l.Spec.HolderIdentity
+			}, Equal(name))
+		}
+		// The first one cannot write the end of a Turn: what it has recorded is in the journal alone when it is killed.
+		first := s.share(ctx, program, "first", databaseURL, mute(http.MethodPut, "/status", `"completionTime"`))
+		leads("first")
+		s.share(ctx, program, "second", databaseURL, apiConfig)
+
+		const each = 10
+		s.create(ctx, newTurns(each)...)
+		s.recorded(ctx, databaseURL, each)
+		for i := range each {
+			s.create(ctx, newTurn(fmt.Sprintf("slow-%03d", i)))
+		}
+		s.inFlight(ctx, each)
+		Eventually(first.Kill()).Should(gexec.Exit(137))
+		s.inFlight(ctx, 0)
+		Expect(s.states(ctx)).To(Equal(map[string]int{v1alpha1.TurnReasonRunning: 2 * each}), "a killed process tidies nothing up")
+
+		leads("second")
+		for _, t := range s.allReach(ctx, 2*each, v1alpha1.TurnReasonCompleted) {
+			Expect(t.Status.Executor).To(HaveValue(Equal(v1alpha1.ExecutorBinding{Name: "second", Epoch: 2})), t.Name)
+			requests := int32(1)
+			if strings.HasPrefix(t.Name, "slow") {
+				requests = 2 // the one that was in flight, and the one after it
+			}
+			Expect(t.Status.Steps).To(HaveValue(Equal(v1alpha1.StepCounts{Count: 1, ModelRequests: requests, ModelRetries: requests - 1, Resumes: 1})), t.Name)
+		}
+		Expect(s.fake.Stats().ByOutcome).To(Equal(map[server.Outcome]int64{
+			server.OutcomeAnswered: 2 * each, server.OutcomeCancelled: each,
+		}), "replies that were recorded are not requested again")
+	}, SpecTimeout(8*patience))
+})
+
+// share starts a manager as a process that works while no other one leads; the end of the spec kills it.
+func (s *stage) share(ctx context.Context, program, name, databaseURL string, api *rest.Config) *gexec.Session {
+	GinkgoHelper()
+	kubeconfig := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
+	text := controlPlane.KubeConfig
+	if api != apiConfig {
+		text = fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":%q}}],`+
+			`"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`, api.Host)
+	}
+	Expect(os.WriteFile(kubeconfig, text, 0o600)).To(Succeed())
+	cmd := exec.CommandContext(ctx, program, "--kubeconfig", kubeconfig, "--namespace", s.namespace, "--executor-name", name,
+		"--watch-namespaces", s.namespace, "--metrics-bind-address", "0", "--health-probe-bind-address", "0", "--leader-elect")
+	cmd.Env = append(os.Environ(), manager.EnvPrefix+"STORE="+databaseURL) // not an argument, for it holds a password
+	session, err := gexec.Start(cmd, GinkgoWriter, GinkgoWriter)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() { Eventually(session.Kill()).Should(gexec.Exit()) })
+	return session
+}
+
+// mute is a way to the API server that refuses requests of a method whose path ends and whose body contains so.
+func mute(method, path, body string) *rest.Config {
+	GinkgoHelper()
+	transport, err := rest.TransportFor(apiConfig)
+	Expect(err).NotTo(HaveOccurred())
+	target, err := url.Parse(apiConfig.Host)
+	Expect(err).NotTo(HaveOccurred())
+	proxy := &httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1, // so that watches see each event at once
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
+	}
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == method && strings.HasSuffix(r.URL.Path, path) {
+			said, err := io.ReadAll(r.Body)
+			if err != nil || strings.Contains(string(said), body) {
+				http.Error(w, "not now", http.StatusServiceUnavailable)
+				return
+			}
+			r.Body = io.NopCloser(strings.NewReader(string(said)))
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	DeferCleanup(web.Close)
+	return &rest.Config{Host: web.URL}
+}
+
+// recorded waits until the journals of so many Turns hold their whole result.
+func (s *stage) recorded(ctx context.Context, databaseURL string, count int) {
+	GinkgoHelper()
+	store, err := postgres.Open(ctx, databaseURL)
+	Expect(err).NotTo(HaveOccurred())
+	defer func() { Expect(store.Close()).To(Succeed()) }()
+	Eventually(func(g Gomega) {
+		uids, err := store.TurnUIDs(ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		done := 0
+		for _, uid := range uids {
+			entries, err := store.Load(ctx, uid)
+			g.Expect(err).NotTo(HaveOccurred())
+			if n := len(entries); n > 0 && entries[n-1].Kind == journal.Finalized {
+				done++
+			}
+		}
+		g.Expect(done).To(Equal(count), "Turns whose result is in the journal")
+	}).WithContext(ctx).Should(Succeed())
+}
+
+var _ = Describe("A PostgreSQL that is restarted in the middle of 30 Turns", func() {
+	const turns = 30
+
+	DescribeTable("costs none of them", func(ctx SpecContext, mode postgrestest.Mode) {
+		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 1000}}]`)
+		databaseURL, restart := postgrestest.Restartable(GinkgoTB())
+		s.create(ctx, s.basics()...)
+		// Ten at a time, so that Turns begin and end all the while.
+		m := s.run(func(o *manager.Options) { o.Store, o.MaxConcurrentTurns = databaseURL, 10 })
+		s.create(ctx, newTurns(turns)...)
+		for _, answered := range []int64{1, 11} {
+			Eventually(func() int64 { return s.fake.Stats().ByOutcome[server.OutcomeAnswered] }).WithContext(ctx).Should(BeNumerically(">=", answered))
+			restart(mode)
+		}
+		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
+			Expect(t.Status.Steps.ModelRequests).To(BeEquivalentTo(1), t.Name)
+		}
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "what runs is neither lost nor bought twice")
+		location, err := url.Parse(databaseURL)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(m.logs.String()).NotTo(ContainSubstring(location.User.String()+"@"), "no log may show the URL and its password")
+	},
+		Entry("by its administrator", SpecTimeout(3*patience), postgrestest.Fast),
+		Entry("by a crash", SpecTimeout(3*patience), postgrestest.Immediate),
+	)
+})
+
+var _ = Describe("A manager whose store does not work", func() {
+	DescribeTable("is not ready, says why, and is ready again when it works", func(ctx SpecContext, prepare func() (storeURL string, harm, heal func()), reason string) {
+		s := newStage(ctx, ``)
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		Expect(err).NotTo(HaveOccurred())
+		address := listener.Addr().String()
+		Expect(listener.Close()).To(Succeed()) // the manager takes its place
+		probe := func(path string) (string, error) {
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, http.NoBody)
+			if err != nil {
+				return "", err
+			}
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				return "", err
+			}
+			said, err := io.ReadAll(response.Body)
+			return response.Status + ": " + string(said), errors.Join(err, response.Body.Close())
+		}
+		storeURL, harm, heal := prepare()
+		s.run(func(o *manager.Options) { o.Store, o.HealthProbeBindAddress = storeURL, address })
+		Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(HavePrefix("200 OK"))
+		harm()
+		Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(ContainSubstring("[-]store failed"))
+		Expect(probe("/readyz/store")).To(And(HavePrefix("500"), ContainSubstring(reason)))
+		Expect(probe("/healthz")).To(HavePrefix("200 OK"), "a new process would not help")
+		heal()
+		Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(HavePrefix("200 OK"))
+	},
+		Entry("in SQLite", SpecTimeout(2*patience), func() (string, func(), func()) {
+			path := filepath.Join(GinkgoT().TempDir(), "journal.db")
+			return "sqlite://" + path,
+				func() { Expect(os.Rename(path, path+".away")).To(Succeed()) },
+				func() { Expect(os.Rename(path+".away", path)).To(Succeed()) }
+		}, "failed to find the file of the journal"),
+		Entry("in PostgreSQL", SpecTimeout(2*patience), func() (string, func(), func()) {
+			tb := GinkgoTB()
+			databaseURL := postgrestest.Database(tb)
+			return databaseURL,
+				func() { postgrestest.Exec(tb, databaseURL, `ALTER TABLE capstan_turn RENAME TO away`) },
+				func() { postgrestest.Exec(tb, databaseURL, `ALTER TABLE away RENAME TO capstan_turn`) }
+		}, `relation "capstan_turn" does not exist`),
+	)
+})

@@ -1,0 +1,111 @@
+package controller_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// theRole is the name of the role of a stage's own user.
+const theRole = "manager"
+
+// shippedRules are the rules that the manager is installed with, but for those about ConfigMaps.
+func shippedRules() []rbacv1.PolicyRule {
+	GinkgoHelper()
+	file, err := os.Open(filepath.Join("..", "..", "config", "rbac", "role.yaml"))
+	Expect(err).NotTo(HaveOccurred())
+	defer func() { Expect(file.Close()).To(Succeed()) }()
+	var rules []rbacv1.PolicyRule
+	for decoder := yaml.NewYAMLOrJSONDecoder(file, 4096); ; {
+		var role rbacv1.ClusterRole
+		err := decoder.Decode(&role)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		Expect(err).NotTo(HaveOccurred())
+		rules = append(rules, role.Rules...)
+	}
+	kept := slices.DeleteFunc(slices.Clone(rules), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "configmaps") })
+	Expect(kept).To(HaveLen(len(rules)-1), "there must be one rule about ConfigMaps, or this shows nothing")
+	return kept
+}
+
+// userWithoutConfigMaps is a user that may do in the stage what the manager may, but for ConfigMaps.
+func (s *stage) userWithoutConfigMaps(ctx context.Context) *rest.Config {
+	GinkgoHelper()
+	user, err := controlPlane.AddUser(envtest.User{Name: s.namespace}, nil)
+	Expect(err).NotTo(HaveOccurred())
+	s.create(ctx,
+		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: theRole}, Rules: shippedRules()},
+		&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: theRole}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: theRole},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: s.namespace}},
+		})
+	return user.Config()
+}
+
+// allow adds verbs on ConfigMaps to the role of the stage's own user.
+func (s *stage) allow(ctx context.Context, verbs ...string) {
+	GinkgoHelper()
+	change(ctx, s, theRole, &rbacv1.Role{}, func(r *rbacv1.Role) {
+		r.Rules = append(r.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: verbs})
+	})
+}
+
+var _ = Describe("A manager whose role lacks ConfigMaps", func() {
+	const lacking = "The manager may not list and watch ConfigMaps"
+
+	It("runs Turns that need none, says what it lacks, and goes on by what it may read", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		m := startAs(s.userWithoutConfigMaps(ctx), s.options())
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newProfile("skilled", func(p *v1alpha1.PromptProfile) {
+			p.Spec.Skills = []v1alpha1.Skill{skillOf("refunds", "skills")}
+		}))
+		s.create(ctx, newTurn("plain"), newTurn("needs", contributing("terms")))
+		s.reaches(ctx, "plain", v1alpha1.TurnReasonCompleted)
+		s.reaches(ctx, "needs", v1alpha1.TurnReasonPending)
+		says(ctx, s, &v1alpha1.Turn{}, "needs", message, And(
+			HavePrefix(`ConfigMap "terms", which spec.context.contributions[0].configMapKeyRef names, cannot be read: `), ContainSubstring("forbidden")))
+		says(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, And(
+			HavePrefix(`ConfigMapUnreadable: PromptProfile spec.skills[0].contentFrom.configMapKeyRef: ConfigMap "skills" cannot be read: `), ContainSubstring("forbidden")))
+		Expect(strings.Count(m.logs.String(), lacking)).To(Equal(1), "it must say so once")
+
+		s.allow(ctx, "get")
+		says(ctx, s, &v1alpha1.Turn{}, "needs", message, HaveSuffix("does not exist"))
+		says(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, HavePrefix("ConfigMapNotFound: "))
+		s.create(ctx, newConfigMap("terms", "Three days."), newConfigMap("skills", "Ask for the order number."))
+		s.reaches(ctx, "needs", v1alpha1.TurnReasonCompleted)
+		says(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, HavePrefix("Ready: "))
+		s.drop(ctx, &corev1.ConfigMap{}, "skills")
+		says(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, HavePrefix("ConfigMapNotFound: "))
+	}, SpecTimeout(2*patience))
+
+	It("says nothing of the kind where it may", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		user := s.userWithoutConfigMaps(ctx)
+		s.allow(ctx, "get", "list", "watch")
+		m := startAs(user, s.options())
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("waits", contributing("terms")))
+		s.reaches(ctx, "waits", v1alpha1.TurnReasonPending)
+		s.create(ctx, newConfigMap("terms", "Three days."))
+		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+		Expect(m.logs.String()).NotTo(ContainSubstring(lacking))
+	}, SpecTimeout(patience))
+})
