@@ -53,9 +53,11 @@ const (
 	ReasonResolved = "Resolved"
 	// ReasonProfileNotFound surfaces when the PromptProfile does not exist.
 	ReasonProfileNotFound = "ProfileNotFound"
-	// ReasonProfileNotReady surfaces when the PromptProfile is not Ready, not yet looked at, or does not render for this
+	// ReasonProfileNotReady surfaces when the PromptProfile is not Ready, or does not render for this
 	// agent.
 	ReasonProfileNotReady = "ProfileNotReady"
+	// ReasonProfileNotRendered surfaces when nobody has looked at the newest spec of the PromptProfile.
+	ReasonProfileNotRendered = "ProfileNotRendered"
 	// ReasonInvalidInstructions surfaces when the agent's own instructions, or its contributions, do not render.
 	ReasonInvalidInstructions = "InvalidInstructions"
 	// ReasonSkillNotFound surfaces when the agent names a skill that its PromptProfile does not have.

@@ -111,7 +111,7 @@ func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent)
 	}
 	switch c := ready(p.Status.Conditions, p.Generation); {
 	case c == nil:
-		return finding{reason: v1alpha1.ReasonProfileNotReady, message: fmt.Sprintf("PromptProfile %q is not rendered yet", name)}, "", nil
+		return finding{reason: v1alpha1.ReasonProfileNotRendered, message: fmt.Sprintf("PromptProfile %q is not rendered yet", name)}, "", nil
 	case c.Status != metav1.ConditionTrue:
 		return finding{reason: v1alpha1.ReasonProfileNotReady, message: fmt.Sprintf("PromptProfile %q is not ready: %s", name, c.Message)}, "", nil
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -246,6 +247,18 @@ func TestDecide(t *testing.T) {
 		},
 		"a Turn that may have its prompt goes on, whatever has become of its profile": {
 			turn: turnWith(boundTo("e"), started(30*time.Second)), agent: noProfile, want: decision{action: admit, after: 30 * time.Second},
+		},
+		"a Turn that may have its prompt waits for the moment in which its profile is looked at": {
+			turn: turnWith(boundTo("e"), started(30*time.Second)),
+			agent: agentWith(metav1.ConditionFalse, "its profile is not rendered yet", modelsResolved(metav1.ConditionTrue), func(a *v1alpha1.Agent) {
+				meta.SetStatusCondition(&a.Status.Conditions, metav1.Condition{
+					Type: v1alpha1.ConditionProfileResolved, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonProfileNotRendered,
+				})
+			}),
+			want: decision{
+				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 30 * time.Second,
+				message: `Agent "support" is not ready: its profile is not rendered yet`,
+			},
 		},
 		"a Turn that may have its prompt goes on when its models are back, although its profile has gone meanwhile": {
 			turn:  turnWith(boundTo("e"), started(30*time.Second), givenBack(v1alpha1.TurnReasonWaitingForAgent)),

@@ -40,10 +40,14 @@ func agentReadiness(v view) (checked bool, why string) {
 }
 
 // mayGoOn says whether a Turn may go on although its agent is not ready: if it was bound before, its journal may have the
-// prompt, which no change of a profile alters. Its models must be there.
+// prompt, which no change of a profile alters. Its models must be there, and its profile be looked at, which is a moment.
 func mayGoOn(v view) bool {
-	return v.agent != nil && v.turn.Epoch() > 0 && !lacksPrompt(v.turn) &&
-		meta.IsStatusConditionTrue(v.agent.Status.Conditions, v1alpha1.ConditionModelsResolved)
+	if v.agent == nil || v.turn.Epoch() == 0 || lacksPrompt(v.turn) {
+		return false
+	}
+	conditions := v.agent.Status.Conditions
+	profile := meta.FindStatusCondition(conditions, v1alpha1.ConditionProfileResolved)
+	return meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionModelsResolved) && (profile == nil || profile.Reason != v1alpha1.ReasonProfileNotRendered)
 }
 
 // lacksPrompt says whether the executor that had the Turn last gave it back because no prompt could be made.

@@ -25,6 +25,7 @@ import (
 type stage struct {
 	namespace string
 	fake      *server.Server
+	gate      *gate
 	// baseURL of the model server, with its version path.
 	baseURL string
 	// host and port of the model server.
@@ -43,11 +44,12 @@ func newStageOf(ctx context.Context, cfg server.Config) *stage {
 	Expect(apiClient.Create(ctx, namespace)).To(Succeed())
 	fake, err := server.New(cfg, server.WithKeptRequests(1000))
 	Expect(err).NotTo(HaveOccurred(), "the rules of the model must be right")
-	web := httptest.NewServer(fake)
+	gate := &gate{next: fake}
+	web := httptest.NewServer(gate)
 	DeferCleanup(web.Close)
 	DeferCleanup(fake.Close) // runs before web.Close, which waits for all requests
 	return &stage{
-		namespace: namespace.Name, fake: fake, baseURL: web.URL + "/v1", host: strings.TrimPrefix(web.URL, "http://"),
+		namespace: namespace.Name, fake: fake, gate: gate, baseURL: web.URL + "/v1", host: strings.TrimPrefix(web.URL, "http://"),
 	}
 }
 
