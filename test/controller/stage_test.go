@@ -180,6 +180,12 @@ func (s *stage) reaches(ctx context.Context, name, state string) *v1alpha1.Turn 
 // allReach waits until all Turns of the stage are in a state, and returns them.
 func (s *stage) allReach(ctx context.Context, count int, state string) []v1alpha1.Turn {
 	GinkgoHelper()
+	return s.allAre(ctx, map[string]int{state: count})
+}
+
+// allAre waits until the Turns of the stage are in these states, so many in each.
+func (s *stage) allAre(ctx context.Context, want map[string]int) []v1alpha1.Turn {
+	GinkgoHelper()
 	var turns v1alpha1.TurnList
 	Eventually(func(g Gomega) {
 		g.Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace))).To(Succeed())
@@ -187,7 +193,7 @@ func (s *stage) allReach(ctx context.Context, count int, state string) []v1alpha
 		for i := range turns.Items {
 			states[turns.Items[i].StateReason()]++
 		}
-		g.Expect(states).To(Equal(map[string]int{state: count}))
+		g.Expect(states).To(Equal(want))
 	}).WithContext(ctx).Should(Succeed())
 	return turns.Items
 }
