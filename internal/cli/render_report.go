@@ -90,8 +90,7 @@ func usedOf(used, dropped []string) string {
 
 // expressionText says in which fields an expression differs from what it is where nobody says anything.
 func expressionText(e turncontext.Expression) string {
-	byDefault, _ := turncontext.Assemble(turncontext.Input{})
-	d := byDefault.Expression
+	d := turncontext.DefaultExpression()
 	var parts []string
 	for _, f := range []struct{ name, have, usual string }{
 		{"tone", e.Tone, d.Tone},

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// defaultExpression is how an assistant speaks where nothing says otherwise.
-var defaultExpression = Expression{
-	Directness: Medium, Warmth: Medium, Humor: HumorLight, Initiative: Medium, ExplanationDensity: Medium,
+// DefaultExpression is how an assistant speaks where nothing says otherwise.
+func DefaultExpression() Expression {
+	return Expression{Directness: Medium, Warmth: Medium, Humor: HumorLight, Initiative: Medium, ExplanationDensity: Medium}
 }
 
 // expression layers what bears on how the assistant speaks; what comes later wins, field by field.
@@ -17,7 +17,7 @@ func expression(in Input) Expression {
 	if in.Session != nil && in.Session.Momentum == Low && e.ExplanationDensity == Low {
 		e.ExplanationDensity = Medium // a conversation that stalls needs more words, whoever wanted few
 	}
-	e = defaultExpression.over(e)
+	e = DefaultExpression().over(e)
 	for _, g := range in.guardrails() {
 		if !blank(g.Rule) {
 			e.Humor = capped(e.Humor, g)
@@ -82,7 +82,7 @@ func capped(h Humor, g Guardrail) Humor {
 // Line says the expression in one line for the model, empty where all is as by default.
 func (e Expression) Line() string {
 	e.Tone = line(e.Tone)
-	if e == defaultExpression || e == (Expression{}) {
+	if e == DefaultExpression() || e == (Expression{}) {
 		return ""
 	}
 	var parts []string
