@@ -53,8 +53,7 @@ const (
 	ReasonResolved = "Resolved"
 	// ReasonProfileNotFound surfaces when the PromptProfile does not exist.
 	ReasonProfileNotFound = "ProfileNotFound"
-	// ReasonProfileNotReady surfaces when the PromptProfile is not Ready, or does not render for this
-	// agent.
+	// ReasonProfileNotReady surfaces when the PromptProfile is not Ready, or does not render for this agent.
 	ReasonProfileNotReady = "ProfileNotReady"
 	// ReasonProfileNotRendered surfaces when nobody has looked at the newest spec of the PromptProfile.
 	ReasonProfileNotRendered = "ProfileNotRendered"

@@ -95,10 +95,8 @@ func Data(label, body string) string {
 	return label + " " + DataNotice + "\n" + dataOpen + "\n" + body + "\n" + dataClose
 }
 
-// UntrustedInline cleans a value and sets it into a fence within running text. The notice must stand elsewhere.
-func UntrustedInline(value string) string { return Inline(Strip(value)) }
-
-// Inline is UntrustedInline for a value that Strip has cleaned, which need be done once only.
+// Inline sets a value that Strip has cleaned into a fence within running text, for what came from outside. The notice must
+// stand elsewhere.
 func Inline(stripped string) string {
 	return untrustedOpen + escaper.Replace(stripped) + untrustedClose
 }

@@ -117,7 +117,7 @@ func validate(in Input) error {
 func contextOf(in Input, texts authored) turncontext.Input {
 	return turncontext.Input{
 		TurnName: in.Turn.Name, Identity: texts.identity, Profile: texts.layer, Turn: in.Turn.Shaping,
-		Session: in.Turn.Session, Memories: in.Turn.Memories, MaxMemories: min(max(0, in.Agent.MaxMemories), turncontext.MaxMemories),
+		Session: in.Turn.Session, Memories: in.Turn.Memories, MaxMemories: in.Agent.MaxMemories,
 		Enrichments: in.Turn.Enrichments, Facts: in.Turn.Facts, Preferences: in.Turn.Preferences,
 	}
 }

@@ -147,7 +147,7 @@ func TestThinkingGrowsWithItsLevel(t *testing.T) {
 }
 
 func TestNoticeStandsOnceBeforeTheFirstFence(t *testing.T) {
-	fenced := template.Text{Body: "For " + fence.UntrustedInline("gold") + ".", Fenced: true}
+	fenced := template.Text{Body: "For " + fence.Inline(fence.Strip("gold")) + ".", Fenced: true}
 	plain := *text("Be brief.")
 	for name, tc := range map[string]struct {
 		reason string
