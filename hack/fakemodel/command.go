@@ -29,8 +29,9 @@ func newCommand() *cobra.Command {
 		Short: "Serve a fake model over the OpenAI chat-completions API",
 		Long: "fakemodel serves the OpenAI chat-completions API, streaming and not, with answers and faults computed from the\n" +
 			"requests by rules in a YAML file. Without a file it repeats what it is told, to any key and for any model.\n\n" +
-			"GET /_fake/stats and GET /_fake/requests show what it was asked, PUT /_fake/rules replaces the rules, and\n" +
-			"POST /_fake/reset forgets the counts. They ask for no key: listen on a loopback address.",
+			"GET /_fake/stats and GET /_fake/requests show what it was asked, GET /_fake/billing what each answer cost,\n" +
+			"PUT /_fake/rules replaces the rules, and POST /_fake/reset forgets the counts. They ask for no key: listen on a\n" +
+			"loopback address.",
 		Example: "  fakemodel --listen 127.0.0.1:8089 --rules hack/fakemodel/rules.yaml\n\n" +
 			"  curl -N http://127.0.0.1:8089/v1/chat/completions -H 'Authorization: Bearer demo-key' \\\n" +
 			"    -d '{\"model\":\"demo-small\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'",

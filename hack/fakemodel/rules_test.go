@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -76,6 +78,22 @@ func TestDemoRules(t *testing.T) {
 				t.Errorf("want: %s\nhave: %s", tc.want, text)
 			}
 		})
+	}
+}
+
+func TestDocumentedRulesLoad(t *testing.T) {
+	page, err := os.ReadFile("../../docs/fakemodel.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```text\n(.*?)```").FindAllSubmatch(page, -1)
+	for _, block := range blocks {
+		if cfg, err := server.ParseConfig(block[1]); err != nil || len(cfg.Rules) != 3 {
+			t.Errorf("want 3 rules, have %d and error %v:\n%s", len(cfg.Rules), err, block[1])
+		}
+	}
+	if len(blocks) != 2 {
+		t.Errorf("want 2 examples in the page, have %d", len(blocks))
 	}
 }
 

@@ -62,9 +62,9 @@ func (r *compiledRule) answer(v View, req *completionRequest) (answer, error) {
 func (r *compiledRule) usage(req *completionRequest, a answer) wireUsage {
 	var prompt, reply []string
 	for _, m := range req.Messages {
-		prompt = append(prompt, string(m.Content))
+		prompt = append(prompt, m.text())
 		for _, call := range m.ToolCalls {
-			prompt = append(prompt, call.Function.Name, call.Function.Arguments)
+			prompt = append(prompt, call.Function.Name, valueOr(call.Function.Arguments, ""))
 		}
 	}
 	if a.text != nil {
@@ -84,7 +84,7 @@ func (r *compiledRule) usage(req *completionRequest, a answer) wireUsage {
 	return u
 }
 
-func valueOr(value *int, otherwise int) int {
+func valueOr[T any](value *T, otherwise T) T {
 	if value != nil {
 		return *value
 	}

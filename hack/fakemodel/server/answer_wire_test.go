@@ -96,6 +96,7 @@ func TestStreamAndWholeResponseSayTheSame(t *testing.T) {
 		Requests: 2, PeakInFlight: 1,
 		ByModel: map[string]int64{"m": 2}, ByOutcome: map[Outcome]int64{OutcomeAnswered: 2},
 		PromptTokens: 4, CompletionTokens: 22, CachedTokens: 4, ReasoningTokens: 14,
+		Billed: 2, BilledInputTokens: 4, BilledOutputTokens: 22,
 	}
 	if diff := cmp.Diff(wantStats, stats); diff != "" {
 		t.Errorf("a client that has its answer must find it counted (-want +got):\n%s", diff)
@@ -186,6 +187,7 @@ rules:
 	next.Messages = append(next.Messages,
 		openai.ChatCompletionMessage{Role: openai.ChatMessageRoleAssistant, ToolCalls: want},
 		openai.ChatCompletionMessage{Role: openai.ChatMessageRoleTool, ToolCallID: "call_2_0", Content: "17 degrees"},
+		openai.ChatCompletionMessage{Role: openai.ChatMessageRoleTool, ToolCallID: "mine", Content: "12:00"},
 	)
 	final, err := fake.client.CreateChatCompletion(t.Context(), next)
 	if err != nil || final.Choices[0].Message.Content != "It is mild." {

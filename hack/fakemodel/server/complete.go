@@ -61,14 +61,14 @@ func newRequest(now time.Time, r *http.Request, body []byte, req *completionRequ
 		kept, _ = json.Marshal(string(body)) // a string always encodes
 	}
 	return &Request{
-		Received: now, Authorized: authorized, Header: header, Body: kept,
+		Received: now, Authorized: authorized, Header: header, ClientRequestID: header.Get("X-Client-Request-Id"), Body: kept,
 		Model: req.Model, Stream: req.Stream, Rule: -1,
 	}
 }
 
 // refused answers requests that no rule decides on, in the order in which a real server looks at them.
 func (x *exchange) refused(readErr, decodeErr error) bool {
-	param, invalid := x.req.invalid()
+	invalid := x.req.invalid()
 	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](readErr)
 	badRequest := wireError{Type: typeInvalidRequest}
 	switch {
@@ -82,9 +82,8 @@ func (x *exchange) refused(readErr, decodeErr error) bool {
 	case decodeErr != nil:
 		badRequest.Message = "The body is not a valid request: " + decodeErr.Error() + "."
 		x.fail(OutcomeInvalidRequest, http.StatusBadRequest, badRequest)
-	case param != "":
-		badRequest.Message, badRequest.Param = invalid, &param
-		x.fail(OutcomeInvalidRequest, http.StatusBadRequest, badRequest)
+	case invalid != nil:
+		x.fail(OutcomeInvalidRequest, http.StatusBadRequest, *invalid)
 	case !x.rules.serves(x.req.Model):
 		x.fail(OutcomeUnknownModel, http.StatusNotFound, unknownModel(x.req.Model))
 	default:
@@ -96,6 +95,7 @@ func (x *exchange) refused(readErr, decodeErr error) bool {
 // serve does what the rule says.
 func (x *exchange) serve() {
 	fault := x.rule.Fault
+	err := x.decide()
 	if !x.pause(fault.LatencyMilliseconds) {
 		return
 	}
@@ -110,8 +110,7 @@ func (x *exchange) serve() {
 		x.rubbish(fault.Rubbish)
 		return
 	}
-	var err error
-	if x.answer, err = x.rule.answer(x.view, &x.req); err != nil {
+	if err != nil {
 		x.fail(OutcomeFailed, http.StatusInternalServerError, wireError{
 			Type: typeServer, Message: "The fake model's rule " + strconv.Itoa(x.rule.index) + " failed: " + err.Error() + ".",
 		})
@@ -122,6 +121,19 @@ func (x *exchange) serve() {
 	} else {
 		x.respond()
 	}
+}
+
+// decide computes the answer, if the rule gives one, and bills it.
+func (x *exchange) decide() error {
+	if !x.rule.Fault.hasReply() {
+		return nil
+	}
+	var err error
+	if x.answer, err = x.rule.answer(x.view, &x.req); err != nil {
+		return err
+	}
+	x.entry.bill(x.answer.usage)
+	return nil
 }
 
 // respond sends the whole answer in one JSON body.
@@ -141,12 +153,16 @@ func (x *exchange) respond() {
 	switch {
 	case fault.CutAfterChunks != nil:
 		x.cutBody(body)
+	case x.r.Context().Err() != nil:
+		x.settle(OutcomeCancelled)
 	case fault.EndWithoutFinish:
 		x.settle(OutcomeUnfinished)
 		writeJSON(x.w, http.StatusOK, body)
 	default:
 		x.settle(OutcomeAnswered)
-		writeJSON(x.w, http.StatusOK, body)
+		if err := sendJSON(x.w, http.StatusOK, body); err != nil {
+			x.entry.lost()
+		}
 	}
 }
 

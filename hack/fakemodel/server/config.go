@@ -34,6 +34,11 @@ type When struct {
 	SystemContains string `json:"systemContains,omitempty"`
 	// AnyContains is a text within any one message, whatever its role.
 	AnyContains string `json:"anyContains,omitempty"`
+	// ToolMessages is how many tool messages come after the last user message, exactly: the steps that a conversation has made
+	// if each step is one call. 0 or more.
+	ToolMessages *int `json:"toolMessages,omitempty"`
+	// HasTools says whether the request offers tools.
+	HasTools *bool `json:"hasTools,omitempty"`
 }
 
 // Reply is what the model says.

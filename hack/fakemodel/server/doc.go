@@ -10,8 +10,11 @@
 //	err = fake.Wait(ctx, func(s server.Stats) bool { return s.InFlight == 1 })
 //
 // It serves POST /v1/chat/completions, GET /v1/models and GET /v1/models/{model}. Without a key on them, because they are for the
-// one who runs the server: GET /_fake/stats ([Stats]), GET /_fake/requests (a list of [Request]), PUT /_fake/rules (a rules file
-// that replaces all of the present one), POST /_fake/reset.
+// one who runs the server: GET /_fake/stats ([Stats]), GET /_fake/requests (a list of [Request]), GET /_fake/billing (a list of
+// [Bill]), PUT /_fake/rules (a rules file that replaces all of the present one), POST /_fake/reset.
+//
+// Requests are checked as the real API does: the names and schemas of tools, and that each call of a tool is answered exactly
+// once, right behind the assistant's message that makes it. Anything else is a 400 in the real API's words.
 //
 // # Rules files
 //
@@ -21,7 +24,7 @@
 //	apiKeys: [demo-key]           # bearer tokens that are accepted; none: no key is asked for
 //	models: [demo-small]          # any other is answered with 404 model_not_found; none: all are served
 //	rules:
-//	- when: {contains: weather}   # model, contains, matches, systemContains, anyContains
+//	- when: {contains: weather}   # model, contains, matches, systemContains, anyContains, toolMessages, hasTools
 //	  times: 1                    # the first match only: the client's next request falls through to the rules below
 //	  reply:
 //	    toolCalls:
@@ -37,7 +40,23 @@
 //	- when: {systemContains: "You translate"}
 //	  reply: {text: "{{ len .System }} system texts, {{ .Count \"user\" }} messages of the user"}
 //
-// [Reply] and [Fault] describe every field. Token counts are estimates: four characters are a token, rounded up.
+// [When], [Reply] and [Fault] describe every field. Token counts are estimates: four characters are a token, rounded up.
+//
+// # Conversations of several steps
+//
+// The number of tool messages after the last user message says how far a conversation is. These rules call the tool count three
+// times, one call a step, and then answer; they answer earlier if a request offers no tools. For more steps change the number.
+//
+//	rules:
+//	- when: {contains: "turn=", toolMessages: 3}
+//	  reply: {text: "Counted to {{ .ToolMessages }}."}
+//	- when: {contains: "turn=", hasTools: true}
+//	  reply:
+//	    toolCalls:
+//	    - name: count
+//	      arguments: '{"turn": {{ first "turn=(\\S+)" .User | json }}, "step": {{ add .ToolMessages 1 }}}'
+//	- when: {contains: "turn="}
+//	  reply: {text: "Counted to {{ .ToolMessages }} only."}
 //
 // # Templates
 //
@@ -50,6 +69,8 @@
 //	contains text part      whether part is within text
 //	truncate n text         at most n characters, the last an ellipsis if text was longer
 //	groups pattern text     every match of a regular expression: a list of lists of the match and its groups
+//	first pattern text      the first group of the first match, or all of it without groups; nothing without a match
+//	json value              a value as JSON, a text with its quotes
 //	unescape text           &lt;, &amp; and other HTML entities as characters
 //
 // A template must render for a request of a single user message; that is tried when the rules are loaded.

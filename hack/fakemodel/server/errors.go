@@ -45,7 +45,10 @@ func writeError(w http.ResponseWriter, status int, e wireError) {
 
 // writeJSON sends a whole JSON body. A client that has gone away by then is no concern of the caller's: the request has been
 // counted.
-func writeJSON(w http.ResponseWriter, status int, body any) {
+func writeJSON(w http.ResponseWriter, status int, body any) { _ = sendJSON(w, status, body) }
+
+// sendJSON sends a whole JSON body, and fails if the client has gone away.
+func sendJSON(w http.ResponseWriter, status int, body any) error {
 	data, err := json.Marshal(body)
 	if err != nil {
 		panic(err) // the package's own types always encode
@@ -53,7 +56,10 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	w.WriteHeader(status)
-	_, _ = w.Write(data)
+	if _, err = w.Write(data); err != nil {
+		return err
+	}
+	return http.NewResponseController(w).Flush()
 }
 
 // unknownURL answers whatever is not part of the API.

@@ -14,7 +14,7 @@ func TestParseConfigReadsEveryPart(t *testing.T) {
 apiKeys: [k]
 models: [m]
 rules:
-- when: {model: m, contains: a, matches: b, systemContains: c, anyContains: d}
+- when: {model: m, contains: a, matches: b, systemContains: c, anyContains: d, toolMessages: 0, hasTools: false}
   times: 2
   reply:
     text: hello
@@ -34,7 +34,10 @@ rules:
 		Models:  []string{"m"},
 		Rules: []Rule{
 			{
-				When:  When{Model: "m", Contains: "a", Matches: "b", SystemContains: "c", AnyContains: "d"},
+				When: When{
+					Model: "m", Contains: "a", Matches: "b", SystemContains: "c", AnyContains: "d",
+					ToolMessages: new(0), HasTools: new(false),
+				},
 				Times: new(int64(2)),
 				Reply: Reply{
 					Text: new("hello"), FinishReason: FinishLength,
@@ -70,6 +73,8 @@ func TestParseConfigErrorsNameRuleAndField(t *testing.T) {
 		"empty key":                {"apiKeys: ['']", []string{"apiKeys[0]"}},
 		"empty model":              {"models: [a, '']", []string{"models[1]"}},
 		"bad pattern":              {"rules: [{when: {matches: '('}}]", []string{"rules[0].when.matches"}},
+		"negative tool messages":   {"rules: [{when: {toolMessages: -1}}]", []string{"rules[0].when.toolMessages: must be 0 or more"}},
+		"tools that are no truth":  {"rules: [{when: {hasTools: 1}}]", []string{"rules[0]", "when.hasTools: must be true or false"}},
 		"bad template":             {"rules: [{reply: {text: '{{ .User'}}]", []string{"rules[0].reply.text"}},
 		"misspelt template field":  {"rules: [{reply: {text: '{{ .Usr }}'}}]", []string{"rules[0].reply.text", "Usr"}},
 		"bad template of a call":   {"rules: [{reply: {toolCalls: [{name: f, arguments: '{{ nope }}'}]}}]", []string{"rules[0].reply.toolCalls[0].arguments"}},

@@ -23,6 +23,7 @@ type recorder struct {
 	mu       sync.Mutex
 	stats    Stats
 	requests []*Request // oldest first
+	bills    []*Bill    // oldest first
 	bytes    int        // of the bodies of requests
 	// generation changes with a reset, so that what was in flight then is not counted as finished after it.
 	generation int
@@ -36,6 +37,8 @@ type entry struct {
 	request    *Request
 	generation int
 	settled    bool
+	// billed is the request's bill if it has one that is listed.
+	billed *Bill
 }
 
 func newRecorder(keep int) *recorder {
@@ -86,6 +89,7 @@ func (e *entry) settle(outcome Outcome, usage wireUsage) {
 	}
 	e.settled = true
 	e.request.Outcome = outcome
+	e.setDelivered(outcome == OutcomeAnswered)
 	r.stats.InFlight--
 	r.notify()
 	if e.generation != r.generation {
@@ -119,7 +123,7 @@ func (r *recorder) clear() {
 		InFlight: inFlight, PeakInFlight: inFlight,
 		ByModel: map[string]int64{}, ByOutcome: map[Outcome]int64{},
 	}
-	r.requests, r.bytes = nil, 0
+	r.requests, r.bytes, r.bills = nil, 0, nil
 	r.generation++
 	r.notify()
 }

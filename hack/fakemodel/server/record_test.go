@@ -26,7 +26,7 @@ func TestRequestsKeepTheLastWithoutKeys(t *testing.T) {
 	}
 	got := fake.Requests()
 	want := []Request{
-		{Number: 2, Authorized: true, Model: "m", Rule: -1, Outcome: OutcomeAnswered},
+		{Number: 2, Authorized: true, Model: "m", Rule: -1, Outcome: OutcomeAnswered, Billed: true, InputTokens: 3, OutputTokens: 8, Delivered: true},
 		{Number: 3, Authorized: false, Model: "m", Rule: -1, Outcome: OutcomeUnauthorized},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Request{}, "Received", "Header", "Body")); diff != "" {

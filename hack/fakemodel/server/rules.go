@@ -137,6 +137,8 @@ func (r *compiledRule) holds(v View) bool {
 	return v.Model == cmp.Or(w.Model, v.Model) &&
 		strings.Contains(v.User, w.Contains) &&
 		(r.matches == nil || r.matches.MatchString(v.User)) &&
+		valueOr(w.ToolMessages, v.ToolMessages) == v.ToolMessages &&
+		valueOr(w.HasTools, len(v.Tools) > 0) == (len(v.Tools) > 0) &&
 		(w.SystemContains == "" || slices.ContainsFunc(v.System, contains(w.SystemContains))) &&
 		(w.AnyContains == "" || slices.ContainsFunc(v.Messages, func(m Message) bool {
 			return strings.Contains(m.Content, w.AnyContains)

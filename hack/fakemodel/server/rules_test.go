@@ -12,13 +12,17 @@ func request() *completionRequest {
 	return &completionRequest{
 		Model: "demo-small",
 		Messages: []wireMessage{
-			{Role: "system", Name: "system_prompt", Content: "You translate."},
-			{Role: "user", Content: "An old question"},
-			{Role: "assistant", Content: "An old answer"},
-			{Role: "system", Name: "context_pack", Content: "- [a] One &amp; only. (source: x.md)\n- [b] Two"},
-			{Role: "tool", ToolCallID: "call_7", Content: "17 degrees"},
-			{Role: "user", Name: "user_message", Content: "What is NEW?"},
+			{Role: "system", Name: "system_prompt", Content: new(wireContent("You translate."))},
+			{Role: "user", Content: new(wireContent("An old question"))},
+			{Role: "assistant", Content: new(wireContent("An old answer"))},
+			{Role: "system", Name: "context_pack", Content: new(wireContent("- [a] One &amp; only. (source: x.md)\n- [b] Two"))},
+			{Role: "tool", ToolCallID: "call_7", Content: new(wireContent("17 degrees"))},
+			{Role: "user", Name: "user_message", Content: new(wireContent("What is NEW?"))},
+			{Role: "assistant", ToolCalls: []sentToolCall{{ID: "call_8"}, {ID: "call_9"}}},
+			{Role: "tool", ToolCallID: "call_8", Content: new(wireContent("18 degrees"))},
+			{Role: "tool", ToolCallID: "call_9", Content: new(wireContent(""))},
 		},
+		Tools: []wireTool{{Type: "function"}},
 	}
 }
 
@@ -39,7 +43,13 @@ func TestConditions(t *testing.T) {
 		"SystemContains":     {"any system message", When{SystemContains: "[b] Two"}, true},
 		"SystemContainsUser": {"a user message is no system message", When{SystemContains: "NEW"}, false},
 		"AnyContains":        {"a tool's result counts", When{AnyContains: "17 deg"}, true},
-		"AnyContainsNot":     {"a text that is nowhere", When{AnyContains: "18 deg"}, false},
+		"AnyContainsNot":     {"a text that is nowhere", When{AnyContains: "16 deg"}, false},
+		"ToolMessages":       {"as many as come after the last user message", When{ToolMessages: new(2)}, true},
+		"ToolMessagesOld":    {"earlier ones do not count", When{ToolMessages: new(3)}, false},
+		"ToolMessagesFewer":  {"the number is exact", When{ToolMessages: new(1)}, false},
+		"ToolMessagesNone":   {"none is a number too", When{ToolMessages: new(0)}, false},
+		"HasTools":           {"tools are offered", When{HasTools: new(true)}, true},
+		"HasNoTools":         {"the opposite", When{HasTools: new(false)}, false},
 		"All":                {"all conditions hold", When{Model: "demo-small", Contains: "NEW", AnyContains: "old"}, true},
 		"AllButOne":          {"one condition does not hold", When{Model: "demo-small", Contains: "NEW", AnyContains: "nothing"}, false},
 	} {
@@ -52,6 +62,19 @@ func TestConditions(t *testing.T) {
 				t.Errorf("%s: want %v, have %v", tc.reason, tc.want, got)
 			}
 		})
+	}
+}
+
+func TestToolConditionsOfARequestWithoutAny(t *testing.T) {
+	view := newView(1, &completionRequest{Messages: []wireMessage{{Role: "user"}}})
+	for name, when := range map[string]When{"no tool messages": {ToolMessages: new(0)}, "no tools": {HasTools: new(false)}} {
+		rule, err := compileRule(0, Rule{When: when})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !rule.holds(view) {
+			t.Errorf("%s: the condition must hold for a request that has none", name)
+		}
 	}
 }
 
@@ -90,11 +113,14 @@ func TestTemplates(t *testing.T) {
 		"Model":     {"{{ .Model }}", "demo-small"},
 		"Number":    {"{{ .Request }}", "3"},
 		"System":    {"{{ len .System }}{{ with .System }} {{ index . 0 }}{{ end }}", "2 You translate."},
-		"Messages":  {"{{ range .Messages }}{{ .Role }} {{ end }}", "system user assistant system tool user "},
+		"Messages":  {"{{ range .Messages }}{{ .Role }} {{ end }}", "system user assistant system tool user assistant tool tool "},
 		"Count":     {`{{ .Count "user" }} {{ .Count "developer" }}`, "2 0"},
 		"Named":     {`{{ (.Named "user_message").Content }}`, "What is NEW?"},
 		"NotNamed":  {`[{{ (.Named "nobody").Content }}]`, "[]"},
-		"Call":      {`{{ range .Messages }}{{ .ToolCallID }}{{ end }}`, "call_7"},
+		"Call":      {`{{ range .Messages }}{{ .ToolCallID }}{{ end }}`, "call_7call_8call_9"},
+		"Tools":     {`{{ add .ToolMessages 1 }} of {{ .Count "tool" }}`, "3 of 3"},
+		"First":     {`{{ first "is (\\w+)" .User }} {{ first "W\\w+" .User }} [{{ first "(x)(y)" .User }}]`, "NEW What []"},
+		"JSON":      {`{{ json "a \"b\"" }} {{ json 7 }} {{ json .Tools }}`, `"a \"b\"" 7 ["f","g"]`},
 		"Functions": {`{{ add 2 3 }} {{ sub 2 3 }} {{ upper "a" }}{{ lower "B" }} {{ trim " x " }} {{ trimEnd ".!" "y!." }}`, "5 -1 Ab x y"},
 		"Join":      {`{{ join .Tools "," }}|{{ contains .User "NEW" }}`, "f,g|true"},
 		"Truncate":  {`{{ truncate 4 "äöüß" }} {{ truncate 3 "äöüß" }} {{ truncate 0 "ab" }}`, "äöüß äö… ab"},

@@ -67,6 +67,7 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 	s.mux.HandleFunc("GET /v1/models/{model...}", s.getModel)
 	s.mux.HandleFunc("GET /_fake/stats", s.getStats)
 	s.mux.HandleFunc("GET /_fake/requests", s.getRequests)
+	s.mux.HandleFunc("GET /_fake/billing", s.getBilling)
 	s.mux.HandleFunc("PUT /_fake/rules", s.putRules)
 	s.mux.HandleFunc("POST /_fake/reset", s.postReset)
 	s.mux.HandleFunc("/", unknownURL)
@@ -101,7 +102,7 @@ func (s *Server) Wait(ctx context.Context, done func(Stats) bool) error {
 	return s.recorder.wait(ctx, done)
 }
 
-// Reset forgets counts and requests and gives every rule its matches back. What is in flight stays counted as such.
+// Reset forgets counts, requests and bills and gives every rule its matches back. What is in flight stays counted as such.
 func (s *Server) Reset() {
 	s.rules.Load().reset()
 	s.recorder.clear()

@@ -53,6 +53,10 @@ type Stats struct {
 	CompletionTokens int64 `json:"completionTokens"`
 	CachedTokens     int64 `json:"cachedTokens"`
 	ReasoningTokens  int64 `json:"reasoningTokens"`
+	// Billed is how many requests were billed, see Bill; BilledInputTokens and BilledOutputTokens add up what they cost.
+	Billed             int64 `json:"billed"`
+	BilledInputTokens  int64 `json:"billedInputTokens"`
+	BilledOutputTokens int64 `json:"billedOutputTokens"`
 	// ModelLists is how often the models were listed or one of them looked up, with a right key or not.
 	ModelLists int64 `json:"modelLists"`
 }
@@ -67,6 +71,8 @@ type Request struct {
 	Authorized bool `json:"authorized"`
 	// Header has all request headers but Authorization and Proxy-Authorization.
 	Header http.Header `json:"header"`
+	// ClientRequestID is the value of the header X-Client-Request-Id, by which a client finds its request again.
+	ClientRequestID string `json:"clientRequestID,omitempty"`
 	// Body is the request's body: the JSON itself, a JSON string of a body that is not JSON, or an empty string
 	// for one that could not be read to its end.
 	Body json.RawMessage `json:"body"`
@@ -78,4 +84,10 @@ type Request struct {
 	Rule int `json:"rule"`
 	// Outcome is how the request ended, empty while it is in flight.
 	Outcome Outcome `json:"outcome,omitempty"`
+	// Billed says whether the request was billed; InputTokens and OutputTokens what for. See Bill.
+	Billed       bool  `json:"billed"`
+	InputTokens  int64 `json:"inputTokens"`
+	OutputTokens int64 `json:"outputTokens"`
+	// Delivered says whether the whole answer was handed to the network while the client was still there.
+	Delivered bool `json:"delivered"`
 }

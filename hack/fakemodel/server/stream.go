@@ -45,7 +45,9 @@ func (x *exchange) stream() {
 	}
 	if s.send(replyDelta{}, &x.answer.finish) && s.usage() && s.flush() {
 		x.settle(OutcomeAnswered)
-		_, _ = x.w.Write([]byte("data: [DONE]\n\n")) // the client has everything else by now
+		if _, err := x.w.Write([]byte("data: [DONE]\n\n")); err != nil || s.control.Flush() != nil {
+			x.entry.lost()
+		}
 	}
 }
 

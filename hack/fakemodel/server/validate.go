@@ -16,11 +16,18 @@ const (
 
 // validate checks what neither the decoder nor the template parser can, and reports the first problem with its field.
 func (r Rule) validate() error {
-	errs := []error{r.Reply.validate(), r.Fault.validate()}
+	errs := []error{r.When.validate(), r.Reply.validate(), r.Fault.validate()}
 	if r.Times != nil && *r.Times < 1 {
 		errs = append(errs, fmt.Errorf("times: must be 1 or more, not %d", *r.Times))
 	}
 	return cmp.Or(errs...)
+}
+
+func (w When) validate() error {
+	if w.ToolMessages != nil && *w.ToolMessages < 0 {
+		return fmt.Errorf("when.toolMessages: must be 0 or more, not %d", *w.ToolMessages)
+	}
+	return nil
 }
 
 func (r Reply) validate() error {
@@ -110,6 +117,9 @@ func (f Fault) validateNoErrorDetail() error {
 		return nil
 	}
 }
+
+// hasReply says whether the response is a reply, though maybe not all of it.
+func (f Fault) hasReply() bool { return !f.isError() && f.Hang == "" && f.Rubbish == "" }
 
 // isError says whether the response is an error with a body.
 func (f Fault) isError() bool { return f.Status != 0 || f.EchoAuthorization }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/json"
 	"html"
 	"regexp"
 	"strings"
@@ -19,6 +20,8 @@ type View struct {
 	System []string
 	// Messages are all messages, in order.
 	Messages []Message
+	// ToolMessages is how many tool messages come after the last user message.
+	ToolMessages int
 	// Tools are the names of the functions that the request offers, in order.
 	Tools []string
 	// Stream says whether the client asked for a stream.
@@ -62,11 +65,13 @@ func (v View) Count(role string) int {
 func newView(number int64, req *completionRequest) View {
 	v := View{Request: number, Model: req.Model, Stream: req.Stream}
 	for _, m := range req.Messages {
-		text := string(m.Content)
+		text := m.text()
 		v.Messages = append(v.Messages, Message{Role: m.Role, Name: m.Name, Content: text, ToolCallID: m.ToolCallID})
 		switch m.Role {
 		case "user":
-			v.User = text
+			v.User, v.ToolMessages = text, 0
+		case "tool":
+			v.ToolMessages++
 		case "system", "developer":
 			v.System = append(v.System, text)
 		}
@@ -95,6 +100,8 @@ var functions = template.FuncMap{
 	"trimEnd":  func(cutset, text string) string { return strings.TrimRight(text, cutset) },
 	"contains": strings.Contains,
 	"groups":   groups,
+	"first":    first,
+	"json":     asJSON,
 	"truncate": truncate,
 	"unescape": html.UnescapeString,
 }
@@ -106,6 +113,22 @@ func groups(pattern, text string) ([][]string, error) {
 		return nil, err
 	}
 	return re.FindAllStringSubmatch(text, -1), nil
+}
+
+// first returns the first group of the pattern's first match in text, the whole match of a pattern without groups, and nothing
+// without a match.
+func first(pattern, text string) (string, error) {
+	all, err := groups(pattern, text)
+	if err != nil || len(all) == 0 {
+		return "", err
+	}
+	return all[0][min(1, len(all[0])-1)], nil
+}
+
+// asJSON returns a value as JSON: a text with its quotes.
+func asJSON(value any) (string, error) {
+	data, err := json.Marshal(value)
+	return string(data), err
 }
 
 // truncate cuts text to at most limit characters, the last of which is then an ellipsis.

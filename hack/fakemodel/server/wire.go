@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,11 +22,7 @@ type completionRequest struct {
 	StreamOptions       struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
-	Tools []struct {
-		Function struct {
-			Name string `json:"name"`
-		} `json:"function"`
-	} `json:"tools"`
+	Tools []wireTool `json:"tools"`
 }
 
 // maxTokens is the limit of the answer in tokens, 0 for none.
@@ -36,47 +33,64 @@ func (r *completionRequest) maxTokens() int {
 	return r.MaxTokens
 }
 
-// invalid says what is wrong with a request and which parameter is to blame; param is empty for a valid one.
-func (r *completionRequest) invalid() (param, message string) {
+// invalid says what is wrong with a request and which parameter is to blame; nil for a valid one.
+func (r *completionRequest) invalid() *wireError {
 	switch {
 	case r.Model == "":
-		return "model", "You must provide a model."
+		return refuse("model", "", "You must provide a model.")
 	case len(r.Messages) == 0:
-		return "messages", "There must be at least one message."
+		return refuse("messages", "", "There must be at least one message.")
 	case r.N != nil && *r.N != 1:
-		return "n", "This server gives one choice only."
+		return refuse("n", "", "This server gives one choice only.")
 	case r.MaxTokens < 0 || r.MaxCompletionTokens < 0:
-		return "max_tokens", "The token limit must be 1 or more."
+		return refuse("max_tokens", "", "The token limit must be 1 or more.")
 	}
 	for i, m := range r.Messages {
 		switch m.Role {
 		case "system", "developer", "user", "assistant", "tool", "function":
 		default:
-			return fmt.Sprintf("messages[%d].role", i), fmt.Sprintf("The role %q is unknown.", m.Role)
+			return refuse(fmt.Sprintf("messages[%d].role", i), "", "The role %q is unknown.", m.Role)
 		}
 	}
-	return "", ""
+	return cmp.Or(invalidTools(r.Tools), invalidToolMessages(r.Messages))
 }
 
 type wireMessage struct {
-	Role       string         `json:"role"`
-	Name       string         `json:"name"`
-	Content    wireContent    `json:"content"`
+	Role string `json:"role"`
+	Name string `json:"name"`
+	// Content is nil where there is none, or null.
+	Content    *wireContent   `json:"content"`
 	ToolCallID string         `json:"tool_call_id"`
-	ToolCalls  []wireToolCall `json:"tool_calls"`
+	ToolCalls  []sentToolCall `json:"tool_calls"`
 }
 
-// wireContent is the text of a message, which arrives as a string, as null or as a list of parts. Parts other than text are
+func (m wireMessage) text() string {
+	if m.Content == nil {
+		return ""
+	}
+	return string(*m.Content)
+}
+
+// sentToolCall is a call that a client repeats to the server.
+type sentToolCall struct {
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	Function struct {
+		Name string `json:"name"`
+		// Arguments is nil where there are none; an empty text is fine.
+		Arguments *string `json:"arguments"`
+	} `json:"function"`
+}
+
+// wireContent is the text of a message, which arrives as a string or as a list of parts. Parts other than text are
 // left out.
 type wireContent string
 
-// UnmarshalJSON takes all three forms.
+// UnmarshalJSON takes both forms.
 func (c *wireContent) UnmarshalJSON(data []byte) error {
-	var text *string
+	var text string
 	if err := json.Unmarshal(data, &text); err == nil {
-		if text != nil {
-			*c = wireContent(*text)
-		}
+		*c = wireContent(text)
 		return nil
 	}
 	var parts []struct {
@@ -93,6 +107,7 @@ func (c *wireContent) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// wireToolCall is a call of a reply.
 type wireToolCall struct {
 	// Index is the call's place in the reply; only streamed calls have it.
 	Index    *int         `json:"index,omitempty"`

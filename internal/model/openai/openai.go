@@ -4,10 +4,6 @@ package openai
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"math"
 	"net"
 	"net/http"
 	"strings"
@@ -97,101 +93,25 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	return false, p.classify(ctx, err, note, model.Usage{})
 }
 
-func (p *Provider) stream(ctx context.Context, req model.Request, note *response) (reply model.Reply, err error) {
-	stream, err := p.client.CreateChatCompletionStream(ctx, requestOf(req))
+func (p *Provider) stream(ctx context.Context, req model.Request, note *response) (model.Reply, error) {
+	body, parameters, err := encode(req)
 	if err != nil {
-		return reply, err
+		return model.Reply{}, err
+	}
+	stream, err := p.client.CreateChatCompletionStream(withSending(ctx, body), parameters)
+	if err != nil {
+		return model.Reply{}, err
 	}
 	defer func() {
 		// The reply is whole or lost by now; a connection that fails to close changes neither.
 		_ = stream.Close()
 	}()
-	var text strings.Builder
-	var finish api.FinishReason
-	refused := false
+	var in incoming
 	for {
 		chunk, err := stream.Recv()
 		if err != nil {
-			reply.Text = text.String()
-			return p.finished(reply, finish, refused, err, note)
+			return p.finished(&in, len(req.Tools) > 0, err, note)
 		}
-		if chunk.Usage != nil {
-			reply.Usage = usageOf(*chunk.Usage)
-		}
-		for _, c := range chunk.Choices {
-			if c.Index != 0 {
-				continue
-			}
-			text.WriteString(c.Delta.Content)
-			refused = refused || c.Delta.Refusal != ""
-			if c.FinishReason != "" && c.FinishReason != api.FinishReasonNull {
-				finish = c.FinishReason
-			}
-		}
+		in.add(chunk)
 	}
-}
-
-// finished judges a stream by how it ended. After a finish reason the answer is whole, whatever became of the connection.
-func (p *Provider) finished(reply model.Reply, finish api.FinishReason, refused bool, end error, note *response) (model.Reply, error) {
-	switch finish {
-	case "":
-		if errors.Is(end, io.EOF) {
-			return reply, malformed("the stream ended before the answer was finished%s", p.unlikely(note))
-		}
-		return reply, end
-	case api.FinishReasonLength:
-		reply.FinishReason = model.FinishLength
-		return reply, nil
-	case api.FinishReasonContentFilter:
-		return reply, &model.Error{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}
-	case api.FinishReasonStop, "eos", "eos_token", "stop_sequence", "end_turn":
-		if refused {
-			return reply, &model.Error{Kind: model.ContentFiltered, Message: "the model refused to answer"}
-		}
-		if strings.TrimSpace(reply.Text) == "" {
-			return reply, malformed("the answer was empty")
-		}
-		reply.FinishReason = model.FinishStop
-		return reply, nil
-	case api.FinishReasonToolCalls, api.FinishReasonFunctionCall:
-		return reply, malformed("the model called a tool, and it was offered none")
-	case api.FinishReasonNull:
-	}
-	return reply, malformed("the answer ended for an unknown reason, %q", p.clean(string(finish)))
-}
-
-func malformed(format string, args ...any) *model.Error {
-	return &model.Error{Kind: model.Malformed, Message: fmt.Sprintf(format, args...)}
-}
-
-func requestOf(req model.Request) api.ChatCompletionRequest {
-	out := api.ChatCompletionRequest{
-		Model: req.Model, StreamOptions: &api.StreamOptions{IncludeUsage: true},
-		Messages: make([]api.ChatCompletionMessage, 0, len(req.Messages)),
-	}
-	for _, m := range req.Messages {
-		if m.Content == "" {
-			continue // a profile may ask for an empty prompt; the API refuses a message without content
-		}
-		out.Messages = append(out.Messages, api.ChatCompletionMessage{Role: string(m.Role), Name: m.Name, Content: m.Content})
-	}
-	if t := req.Parameters.Temperature; t != nil {
-		// The library leaves a zero out of the request; its documentation asks for the smallest number instead.
-		out.Temperature = max(float32(*t), math.SmallestNonzeroFloat32)
-	}
-	if n := req.Parameters.MaxOutputTokens; n != nil {
-		out.MaxCompletionTokens = *n
-	}
-	return out
-}
-
-func usageOf(u api.Usage) model.Usage {
-	out := model.Usage{InputTokens: model.Tokens(int64(u.PromptTokens)), OutputTokens: model.Tokens(int64(u.CompletionTokens))}
-	if d := u.CompletionTokensDetails; d != nil {
-		out.ReasoningTokens = model.Tokens(int64(d.ReasoningTokens))
-	}
-	if d := u.PromptTokensDetails; d != nil {
-		out.CacheReadTokens = model.Tokens(int64(d.CachedTokens))
-	}
-	return out
 }

@@ -46,7 +46,7 @@ func (p *Provider) unlikely(r *response) string {
 	return fmt.Sprintf(" (the endpoint sent %s, not %s: check baseURL)", p.clean(r.contentType), r.wanted)
 }
 
-// transport adds headers, ends a request on which nothing arrives, and bounds what is read.
+// transport adds headers, puts in the body that is to be sent, ends a request on which nothing arrives, and bounds what is read.
 type transport struct {
 	base      http.RoundTripper
 	headers   []Header
@@ -64,6 +64,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	for _, h := range t.headers {
 		out.Header.Set(h.Name, h.Value)
+	}
+	if s, ok := req.Context().Value(sendingKey{}).(*sending); ok {
+		s.apply(out)
 	}
 	resp, err := t.base.RoundTrip(out)
 	if err != nil {

@@ -2,7 +2,10 @@
 // Adapters for real providers implement Provider and live outside internal/runtime.
 package model
 
-import "context"
+import (
+	"context"
+	"encoding/json"
+)
 
 // Provider sends one request to one endpoint.
 //
@@ -21,6 +24,7 @@ const (
 	RoleSystem    Role = "system"
 	RoleUser      Role = "user"
 	RoleAssistant Role = "assistant"
+	RoleTool      Role = "tool"
 )
 
 // Message is one message of a request.
@@ -29,11 +33,36 @@ type Message struct {
 	Role Role `json:"role"`
 	// Name says what the message holds, such as system_prompt or context_pack.
 	Name string `json:"name"`
-	// Content of the message.
+	// Content of the message. That of an assistant's message with tool calls may be empty.
 	Content string `json:"content"`
+	// ToolCalls that an assistant's message asks for, in order.
+	ToolCalls []ToolCall `json:"toolCalls,omitempty"`
+	// ToolCallID is the call that a tool's message answers; empty on all others.
+	ToolCallID string `json:"toolCallID,omitempty"`
 	// StableChars is the number of leading code points that are the same for every Turn of the same agent and profile;
 	// a provider that caches by marker sets its marker there. It is 0 on all messages but the system prompt.
 	StableChars int `json:"stableChars,omitempty"`
+}
+
+// Tool is what a model may ask for.
+type Tool struct {
+	// Name of the tool, 1 to 64 letters, digits, '_' and '-'.
+	Name string `json:"name"`
+	// Description of what it does; may be empty.
+	Description string `json:"description,omitempty"`
+	// Parameters is the JSON Schema of its arguments, which are an object.
+	Parameters json.RawMessage `json:"parameters"`
+}
+
+// ToolCall is a tool that a model asks for.
+type ToolCall struct {
+	// ID of the call, unique within its reply and never empty: the model's, or the adapter's where the model gave none.
+	// Later replies may use it again.
+	ID string `json:"id"`
+	// Name of the tool as the model wrote it.
+	Name string `json:"name"`
+	// Arguments as the model wrote them: meant to be a JSON object, and may be anything.
+	Arguments string `json:"arguments"`
 }
 
 // Parameters shape a reply. What is nil is left to the provider.
@@ -46,10 +75,14 @@ type Parameters struct {
 
 // Request is what a model is asked.
 type Request struct {
+	// ID of the request, at most 128 printable ASCII characters, for the endpoint's logs; may be empty.
+	ID string
 	// Model is the name of the model as the endpoint knows it.
 	Model string
 	// Messages in order; the first is the system prompt.
 	Messages []Message
+	// Tools that the model may ask for; none for a request that must be answered.
+	Tools []Tool
 	// Parameters of the reply.
 	Parameters Parameters
 }
@@ -60,14 +93,18 @@ type FinishReason string
 const (
 	// FinishStop means that the model was done.
 	FinishStop FinishReason = "stop"
-	// FinishLength means that the reply reached a limit of its length and is cut off.
+	// FinishLength means that the reply reached a limit of its length and is cut off. Calls of tools are left out then.
 	FinishLength FinishReason = "length"
+	// FinishToolCalls means that the model waits for the results of tools.
+	FinishToolCalls FinishReason = "tool_calls"
 )
 
 // Reply is what a model answered. A provider returns a reply only if the endpoint said that it was finished.
 type Reply struct {
 	// Text of the answer; never blank when FinishReason is FinishStop.
 	Text string `json:"text"`
+	// ToolCalls that the model asks for; at least one when FinishReason is FinishToolCalls, and else none.
+	ToolCalls []ToolCall `json:"toolCalls,omitempty"`
 	// FinishReason is why the model stopped.
 	FinishReason FinishReason `json:"finishReason"`
 	// Usage as the endpoint reported it; zero where it reported none.

@@ -1,0 +1,180 @@
+package openai_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// withTools is a request that offers a tool.
+func withTools(message string) model.Request {
+	req := request(message)
+	req.Tools = []model.Tool{{Name: "count", Description: "Counts.", Parameters: json.RawMessage(`{"type":"object"}`)}}
+	return req
+}
+
+// delta is an event with a part of the reply; finishing is one with the end of it.
+func delta(members string) string {
+	return `{"choices":[{"index":0,"delta":{` + members + `},"finish_reason":null}]}`
+}
+
+func finishing(reason string) string {
+	return `{"choices":[{"index":0,"delta":{},"finish_reason":"` + reason + `"}]}`
+}
+
+// piece is a part of a tool call: a JSON object without its braces.
+func piece(members string) string { return delta(`"tool_calls":[{` + members + `}]`) }
+
+// part is a piece of the call at an index.
+func part(index int, id, name, arguments string) string {
+	return piece(fmt.Sprintf(`"index":%d,"id":%q,"type":"function","function":{"name":%q,"arguments":%q}`, index, id, name, arguments))
+}
+
+func TestToolCalls(t *testing.T) {
+	one := []model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1}`}}
+	two := []model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1}`}, {ID: "b", Name: "list", Arguments: `{}`}}
+	for name, tc := range map[string]struct {
+		reason string
+		events []string
+		// finish is tool_calls if it is empty.
+		finish string
+		text   string
+		want   []model.ToolCall
+	}{
+		"whole":              {"a call in one piece", []string{part(0, "a", "count", `{"n":1}`)}, "", "", one},
+		"pieces":             {"arguments in pieces", []string{part(0, "a", "count", ""), piece(`"index":0,"function":{"arguments":"{\"n\""}`), piece(`"index":0,"function":{"arguments":":1}"}`)}, "", "", one},
+		"id and name later":  {"what is told later counts", []string{piece(`"index":0,"type":"function"`), part(0, "a", "", ""), part(0, "", "count", ""), part(0, "", "", `{"n":1}`)}, "", "", one},
+		"id after arguments": {"however late", []string{piece(`"index":0,"function":{"arguments":"{\"n\":1}"}`), part(0, "a", "count", "")}, "", "", one},
+		"id in pieces":       {"ids and names in pieces", []string{part(0, "call_", "cou", ""), part(0, "77", "nt", ""), part(0, "", "", `{}`)}, "", "", []model.ToolCall{{ID: "call_77", Name: "count", Arguments: "{}"}}},
+		"repeated":           {"ids and names with every piece", []string{part(0, "a", "count", ""), part(0, "a", "count", `{"n"`), part(0, "a", "count", `:1}`)}, "", "", one},
+		"nulls":              {"what is null says nothing", []string{part(0, "a", "count", `{"n":`), piece(`"index":0,"id":null,"type":null,"function":{"name":null,"arguments":"1}"}`)}, "", "", one},
+		"new ids":            {"an id for every piece, of which the first counts", []string{part(0, "a", "count", ""), piece(`"index":0,"id":"x","function":{"arguments":"{\"n\""}`), piece(`"index":0,"id":"y","function":{"arguments":":1}"}`)}, "", "", one},
+		"several":            {"calls one after the other", []string{part(0, "a", "count", `{"n":1}`), part(1, "b", "list", `{}`)}, "", "", two},
+		"interleaved":        {"calls at the same time", []string{part(0, "a", "count", `{"n`), part(1, "b", "list", `{`), part(0, "", "", `":1}`), part(1, "", "", `}`)}, "", "", two},
+		"in one event":       {"calls side by side", []string{delta(`"tool_calls":[{"index":0,"id":"a","function":{"name":"count","arguments":"{\"n\":1}"}},{"index":1,"id":"b","function":{"name":"list","arguments":"{}"}}]`)}, "", "", two},
+		"other order":        {"the index is the place", []string{part(1, "b", "list", `{}`), part(0, "a", "count", `{"n":1}`)}, "", "", two},
+		"from one":           {"wherever the indices begin", []string{part(1, "a", "count", `{"n":1}`), part(7, "b", "list", `{}`)}, "", "", two},
+		"same index":         {"whole calls that all have index 0", []string{part(0, "a", "count", `{"n":1}`), part(0, "b", "list", `{}`)}, "", "", two},
+		"no index":           {"calls without an index go by their ids", []string{piece(`"id":"a","function":{"name":"count","arguments":"{\"n\""}`), piece(`"id":"b","function":{"name":"list","arguments":"{}"}`), piece(`"id":"a","function":{"arguments":":1}"}`)}, "", "", two},
+		"no index, no id":    {"or by their order", []string{piece(`"function":{"name":"count","arguments":"{\"n\""}`), piece(`"function":{"arguments":":1}"}`), piece(`"function":{"name":"list","arguments":"{}"}`)}, "", "", []model.ToolCall{{ID: "call_0", Name: "count", Arguments: `{"n":1}`}, {ID: "call_1", Name: "list", Arguments: "{}"}}},
+		"no ids":             {"ids are made where there are none", []string{part(3, "", "count", `{"n":1}`), part(5, "", "list", `{}`)}, "", "", []model.ToolCall{{ID: "call_0", Name: "count", Arguments: `{"n":1}`}, {ID: "call_1", Name: "list", Arguments: "{}"}}},
+		"made id is taken":   {"but never one that is there", []string{part(0, "", "count", `1`), part(1, "call_0", "count", `2`)}, "", "", []model.ToolCall{{ID: "call_0_2", Name: "count", Arguments: "1"}, {ID: "call_0", Name: "count", Arguments: "2"}}},
+		"same ids":           {"ids are made unique", []string{part(0, "a", "count", `1`), part(1, "a", "count", `2`), part(2, "a_2", "count", `3`), part(3, "a", "count", `4`)}, "", "", []model.ToolCall{{ID: "a", Name: "count", Arguments: "1"}, {ID: "a_3", Name: "count", Arguments: "2"}, {ID: "a_2", Name: "count", Arguments: "3"}, {ID: "a_4", Name: "count", Arguments: "4"}}},
+		"no arguments":       {"nothing stays nothing", []string{part(0, "a", "count", "")}, "", "", []model.ToolCall{{ID: "a", Name: "count"}}},
+		"bad arguments":      {"as the model wrote them", []string{part(0, "a", "count", "{\"n\":\n1")}, "", "", []model.ToolCall{{ID: "a", Name: "count", Arguments: "{\"n\":\n1"}}},
+		"made-up name":       {"also the name", []string{part(0, "a", "functions.Count it", "{}")}, "", "", []model.ToolCall{{ID: "a", Name: "functions.Count it", Arguments: "{}"}}},
+		"with text":          {"a model may say what it does", []string{delta(`"content":"Let me "`), part(0, "a", "count", `{"n":1}`), delta(`"content":"count."`)}, "", "Let me count.", one},
+		"empty lists":        {"no call in it is none", []string{delta(`"tool_calls":[]`), delta(`"tool_calls":null`), part(0, "a", "count", `{"n":1}`)}, "", "", one},
+		"stop":               {"servers that end all with stop", []string{part(0, "a", "count", `{"n":1}`)}, "stop", "", one},
+		"end of sequence":    {"or with the name of a token", []string{delta(`"content":" "`), part(0, "a", "count", `{"n":1}`)}, "eos_token", " ", one},
+		"older end":          {"or with the older word", []string{part(0, "a", "count", `{"n":1}`)}, "function_call", "", one},
+		"other choice":       {"the first choice alone counts", []string{part(0, "a", "count", `{"n":1}`), `{"choices":[{"index":1,"delta":{"tool_calls":[{"index":1,"id":"b","function":{"name":"list","arguments":"{}"}}]}}]}`}, "", "", one},
+		"most calls":         {"as many as are allowed", manyParts(openai.MaxToolCalls), "", "", manyCalls(openai.MaxToolCalls)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			finish := tc.finish
+			if finish == "" {
+				finish = "tool_calls"
+			}
+			body := events(append(tc.events, finishing(finish), `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`, "[DONE]")...)
+			got, err := provider(t, raw(t, respond(200, body, stream))).Generate(t.Context(), withTools("hello"))
+			want := model.Reply{
+				Text: tc.text, ToolCalls: tc.want, FinishReason: model.FinishToolCalls,
+				Usage: model.Usage{InputTokens: 9, OutputTokens: 4},
+			}
+			if diff := cmp.Diff(want, got); diff != "" || err != nil {
+				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
+			}
+		})
+	}
+}
+
+func manyParts(n int) []string {
+	var all []string
+	for i := range n {
+		all = append(all, part(i, fmt.Sprint("id-", i), "count", "{}"))
+	}
+	return all
+}
+
+func manyCalls(n int) []model.ToolCall {
+	var all []model.ToolCall
+	for i := range n {
+		all = append(all, model.ToolCall{ID: fmt.Sprint("id-", i), Name: "count", Arguments: "{}"})
+	}
+	return all
+}
+
+func TestRepliesThatAreNoToolCalls(t *testing.T) {
+	const usage = `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`
+	whole := part(0, "a", "count", `{"n":1}`)
+	for name, tc := range map[string]struct {
+		reason string
+		events []string
+		none   bool // no tool is offered
+		want   said
+	}{
+		"no call":           {"an end that promises calls", []string{delta(`"content":"I call."`), finishing("tool_calls")}, false, said{Kind: model.Malformed, Message: "the model said that it called a tool, and called none"}},
+		"no call, old":      {"with the older word too", []string{finishing("function_call")}, false, said{Kind: model.Malformed, Message: "the model said that it called a tool, and called none"}},
+		"no name":           {"nobody knows what to run", []string{part(0, "a", "", "{}"), finishing("tool_calls")}, false, said{Kind: model.Malformed, Message: "the model called a tool without saying which"}},
+		"blank name":        {"a blank is no name", []string{whole, part(1, "b", " ", "{}"), finishing("stop")}, false, said{Kind: model.Malformed, Message: "the model called a tool without saying which"}},
+		"not offered":       {"there is nothing to run", []string{whole, finishing("tool_calls")}, true, said{Kind: model.Malformed, Message: "the model called a tool, and it was offered none"}},
+		"none, not offered": {"not even a call", []string{delta(`"content":"I call."`), finishing("tool_calls")}, true, said{Kind: model.Malformed, Message: "the model called a tool, and it was offered none"}},
+		"not offered, stop": {"however it ends", []string{delta(`"content":"hm"`), whole, finishing("stop")}, true, said{Kind: model.Malformed, Message: "the model called a tool, and it was offered none"}},
+		"too many":          {"a bound on the calls", append(manyParts(openai.MaxToolCalls+1), finishing("tool_calls")), false, said{Kind: model.ReplyTooLong, Message: "the model called more than 128 tools at once"}},
+		"refused":           {"a refusal counts more", []string{whole, delta(`"refusal":"No."`), finishing("stop")}, false, said{Kind: model.ContentFiltered, Message: "the model refused to answer"}},
+		"filtered":          {"and so does the filter", []string{whole, finishing("content_filter")}, false, said{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}},
+		"no end":            {"without an end nothing is whole", []string{whole}, false, said{Kind: model.Malformed, Message: "the stream ended before the answer was finished"}},
+		"blank":             {"offered tools do not excuse an empty answer", []string{delta(`"content":" \n"`), finishing("stop")}, false, said{Kind: model.Malformed, Message: "the answer was empty"}},
+		"wrong form":        {"arguments that are not a text", []string{piece(`"index":0,"id":"a","function":{"name":"count","arguments":{"n":1}}`), finishing("tool_calls")}, false, said{Kind: model.Malformed, Message: "the response is not of the chat-completions protocol"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := withTools("hello")
+			if tc.none {
+				req.Tools = nil
+			}
+			reply, err := provider(t, raw(t, respond(200, events(append(tc.events, usage, "[DONE]")...), stream))).Generate(t.Context(), req)
+			e := check(t, reply, err)
+			tc.want.Message = `provider "demo": ` + tc.want.Message
+			if diff := cmp.Diff(tc.want, saidOf(e)); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if want := (model.Usage{InputTokens: 9, OutputTokens: 4}); name != "wrong form" && e.Usage != want {
+				t.Errorf("usage %+v, want %+v: it was spent all the same", e.Usage, want)
+			}
+		})
+	}
+}
+
+func TestToolCallsThatAreCutOffAreLeftOut(t *testing.T) {
+	body := events(delta(`"content":"Let me"`), part(0, "a", "count", `{"n":1}`), part(1, "b", "count", `{"n":`), finishing("length"), "[DONE]")
+	for name, req := range map[string]model.Request{"offered": withTools("hello"), "not offered": request("hello")} {
+		got, err := provider(t, raw(t, respond(200, body, stream))).Generate(t.Context(), req)
+		if diff := cmp.Diff(model.Reply{Text: "Let me", FinishReason: model.FinishLength}, got); diff != "" || err != nil {
+			t.Errorf("%s (error %v): -want +got:\n%s", name, err, diff)
+		}
+	}
+}
+
+func TestEndlessToolCalls(t *testing.T) {
+	for name, tc := range map[string]struct {
+		body string
+		want said
+	}{
+		"arguments": {events(part(0, "a", "count", strings.Repeat("x", openai.MaxReplyBytes))), said{Kind: model.ReplyTooLong, Message: `provider "demo": the answer exceeds 1048576 bytes and was cut off`}},
+		"calls":     {events(append(manyParts(5000), finishing("tool_calls"), "[DONE]")...), said{Kind: model.ReplyTooLong, Message: `provider "demo": the model called more than 128 tools at once`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reply, err := provider(t, raw(t, respond(200, tc.body, stream))).Generate(t.Context(), withTools("hello"))
+			if diff := cmp.Diff(tc.want, saidOf(check(t, reply, err))); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}

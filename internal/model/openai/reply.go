@@ -1,0 +1,105 @@
+package openai
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	api "github.com/sashabaranov/go-openai"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// incoming is a reply as far as it has arrived.
+type incoming struct {
+	text    strings.Builder
+	calls   calls
+	refused bool
+	finish  api.FinishReason
+	usage   model.Usage
+}
+
+// add takes one event of the stream.
+func (in *incoming) add(chunk api.ChatCompletionStreamResponse) {
+	if chunk.Usage != nil {
+		in.usage = usageOf(*chunk.Usage)
+	}
+	for _, c := range chunk.Choices {
+		if c.Index != 0 {
+			continue
+		}
+		in.text.WriteString(c.Delta.Content)
+		in.refused = in.refused || c.Delta.Refusal != ""
+		for _, piece := range c.Delta.ToolCalls {
+			in.calls.add(piece)
+		}
+		if c.FinishReason != "" && c.FinishReason != api.FinishReasonNull {
+			in.finish = c.FinishReason
+		}
+	}
+}
+
+// finished judges a stream by how it ended. After a finish reason the answer is whole, whatever became of the connection.
+// What it returns with an error has the usage alone.
+func (p *Provider) finished(in *incoming, offered bool, end error, note *response) (model.Reply, error) {
+	spent := model.Reply{Usage: in.usage}
+	switch in.finish {
+	case "":
+		if errors.Is(end, io.EOF) {
+			return spent, malformed("the stream ended before the answer was finished%s", p.unlikely(note))
+		}
+		return spent, end
+	case api.FinishReasonLength:
+		// The last call is cut off, and which of the others the model meant to make with it is not known.
+		return model.Reply{Text: in.text.String(), FinishReason: model.FinishLength, Usage: in.usage}, nil
+	case api.FinishReasonContentFilter:
+		return spent, &model.Error{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}
+	case api.FinishReasonStop, "eos", "eos_token", "stop_sequence", "end_turn":
+		if in.refused {
+			return spent, &model.Error{Kind: model.ContentFiltered, Message: "the model refused to answer"}
+		}
+		if len(in.calls.list) > 0 { // some servers say so little of calls
+			return in.called(offered)
+		}
+		if strings.TrimSpace(in.text.String()) == "" {
+			return spent, malformed("the answer was empty")
+		}
+		return model.Reply{Text: in.text.String(), FinishReason: model.FinishStop, Usage: in.usage}, nil
+	case api.FinishReasonToolCalls, api.FinishReasonFunctionCall:
+		return in.called(offered)
+	case api.FinishReasonNull:
+	}
+	return spent, malformed("the answer ended for an unknown reason, %q", p.clean(string(in.finish)))
+}
+
+// called returns a reply that waits for tools.
+func (in *incoming) called(offered bool) (model.Reply, error) {
+	spent := model.Reply{Usage: in.usage}
+	switch {
+	case !offered:
+		return spent, malformed("the model called a tool, and it was offered none")
+	case len(in.calls.list) == 0:
+		return spent, malformed("the model said that it called a tool, and called none")
+	}
+	calls, err := in.calls.finish()
+	if err != nil {
+		return spent, err
+	}
+	return model.Reply{Text: in.text.String(), ToolCalls: calls, FinishReason: model.FinishToolCalls, Usage: in.usage}, nil
+}
+
+func malformed(format string, args ...any) *model.Error {
+	return &model.Error{Kind: model.Malformed, Message: fmt.Sprintf(format, args...)}
+}
+
+func usageOf(u api.Usage) model.Usage {
+	out := model.Usage{InputTokens: model.Tokens(int64(u.PromptTokens)), OutputTokens: model.Tokens(int64(u.CompletionTokens))}
+	if d := u.CompletionTokensDetails; d != nil {
+		out.ReasoningTokens = model.Tokens(int64(d.ReasoningTokens))
+	}
+	if d := u.PromptTokensDetails; d != nil {
+		out.CacheReadTokens = model.Tokens(int64(d.CachedTokens))
+	}
+	return out
+}

@@ -1,0 +1,175 @@
+package openai
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strings"
+
+	api "github.com/sashabaranov/go-openai"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// Bounds of the API on what a request repeats of an earlier reply.
+const (
+	maxCallID   = 40
+	maxToolName = 64
+)
+
+// requestID is the header that carries Request.ID; OpenAI writes it into its logs.
+const requestID = "X-Client-Request-Id"
+
+// chatRequest is the library's request with messages of our own: the library leaves empty contents and empty arguments
+// out, and the API demands both.
+type chatRequest struct {
+	api.ChatCompletionRequest
+	Messages []chatMessage `json:"messages"`
+}
+
+type chatMessage struct {
+	Role string `json:"role"`
+	// Name is not part of a tool's message, and some servers refuse it there.
+	Name string `json:"name,omitempty"`
+	// Content is null for an assistant's message that has tool calls alone: some servers refuse an empty text.
+	Content    *string    `json:"content"`
+	ToolCalls  []chatCall `json:"tool_calls,omitempty"`
+	ToolCallID string     `json:"tool_call_id,omitempty"`
+}
+
+type chatCall struct {
+	ID       string       `json:"id"`
+	Type     api.ToolType `json:"type"`
+	Function chatFunction `json:"function"`
+}
+
+type chatFunction struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+// sending is what the transport sends in place of what the library wrote.
+type sending struct {
+	id   string
+	body []byte
+}
+
+type sendingKey struct{}
+
+func withSending(ctx context.Context, s *sending) context.Context {
+	return context.WithValue(ctx, sendingKey{}, s)
+}
+
+// apply puts the body and the id into a request.
+func (s *sending) apply(out *http.Request) {
+	if out.Body != nil {
+		_ = out.Body.Close() // nothing of it is sent
+	}
+	out.ContentLength = int64(len(s.body))
+	out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(s.body)), nil }
+	out.Body = io.NopCloser(bytes.NewReader(s.body))
+	if s.id != "" {
+		out.Header.Set(requestID, s.id)
+	}
+}
+
+// encode returns what is sent for a request, and the request without messages, by which the library judges whether the
+// model takes its parameters.
+func encode(req model.Request) (*sending, api.ChatCompletionRequest, error) {
+	out := chatRequest{ChatCompletionRequest: parametersOf(req), Messages: messagesOf(req.Messages)}
+	for _, t := range req.Tools {
+		if len(t.Parameters) > 0 && !json.Valid(t.Parameters) {
+			return nil, out.ChatCompletionRequest, &model.Error{
+				Kind: model.InvalidRequest, Unsent: true,
+				Message: fmt.Sprintf("the request cannot be sent: the parameters of tool %q are not JSON", t.Name),
+			}
+		}
+		out.Tools = append(out.Tools, toolOf(t))
+	}
+	body, err := json.Marshal(out)
+	if err != nil {
+		return nil, out.ChatCompletionRequest, err
+	}
+	return &sending{id: req.ID, body: body}, out.ChatCompletionRequest, nil
+}
+
+func parametersOf(req model.Request) api.ChatCompletionRequest {
+	out := api.ChatCompletionRequest{Model: req.Model, Stream: true, StreamOptions: &api.StreamOptions{IncludeUsage: true}}
+	if t := req.Parameters.Temperature; t != nil {
+		// The library leaves a zero out of the request; its documentation asks for the smallest number instead.
+		out.Temperature = max(float32(*t), math.SmallestNonzeroFloat32)
+	}
+	if n := req.Parameters.MaxOutputTokens; n != nil {
+		out.MaxCompletionTokens = *n
+	}
+	return out
+}
+
+func toolOf(t model.Tool) api.Tool {
+	parameters := t.Parameters
+	if len(parameters) == 0 {
+		parameters = json.RawMessage(`{"type":"object","properties":{}}`) // the API refuses null
+	}
+	return api.Tool{Type: api.ToolTypeFunction, Function: &api.FunctionDefinition{
+		Name: t.Name, Description: t.Description, Parameters: parameters,
+	}}
+}
+
+func messagesOf(messages []model.Message) []chatMessage {
+	out := make([]chatMessage, 0, len(messages))
+	for _, m := range messages {
+		switch {
+		case m.Role == model.RoleTool:
+			// Sent without content too: the API wants an answer to each call.
+			out = append(out, chatMessage{Role: string(m.Role), Content: &m.Content, ToolCallID: callID(m.ToolCallID)})
+		case len(m.ToolCalls) > 0:
+			sent := chatMessage{Role: string(m.Role), Name: m.Name, ToolCalls: callsOf(m.ToolCalls)}
+			if m.Content != "" {
+				sent.Content = &m.Content
+			}
+			out = append(out, sent)
+		case m.Content != "":
+			out = append(out, chatMessage{Role: string(m.Role), Name: m.Name, Content: &m.Content})
+		default:
+			// A profile may ask for an empty prompt; the API refuses a message without content.
+		}
+	}
+	return out
+}
+
+func callsOf(calls []model.ToolCall) []chatCall {
+	out := make([]chatCall, 0, len(calls))
+	for _, c := range calls {
+		out = append(out, chatCall{
+			ID: callID(c.ID), Type: api.ToolTypeFunction, Function: chatFunction{Name: toolName(c.Name), Arguments: c.Arguments},
+		})
+	}
+	return out
+}
+
+// callID shortens the id of a call that another server made longer than this API takes: the same id always to the same.
+func callID(id string) string {
+	if len(id) <= maxCallID {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return "call_" + hex.EncodeToString(sum[:16])
+}
+
+// toolName makes the name of a call fit for the API, which refuses the whole request for a name that a model made up.
+func toolName(name string) string {
+	name = strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '-':
+			return r
+		}
+		return '_'
+	}, name)
+	return name[:min(len(name), maxToolName)]
+}

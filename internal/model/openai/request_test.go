@@ -1,0 +1,174 @@
+package openai_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// sentBody asks and returns what arrived at the endpoint: the JSON of one member of the body, and the headers.
+func sentBody(t *testing.T, req model.Request, member string, mutate ...func(*openai.Config)) (string, http.Header) {
+	t.Helper()
+	type arrived struct {
+		body   map[string]json.RawMessage
+		header http.Header
+	}
+	requests := make(chan arrived, 1)
+	url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+		a := arrived{header: r.Header}
+		if err := json.NewDecoder(r.Body).Decode(&a.body); err != nil {
+			t.Errorf("request: %v", err)
+		}
+		requests <- a
+		respond(200, events(delta(`"content":"yes"`), finishing("stop"), "[DONE]"), stream)(w, r)
+	})
+	if _, err := provider(t, url, mutate...).Generate(t.Context(), req); err != nil {
+		t.Fatalf("Generate: %v", err)
+	}
+	got := <-requests
+	return string(got.body[member]), got.header
+}
+
+func TestToolsOnTheWire(t *testing.T) {
+	const schema = `{"$defs":{"n":{"type":"integer"}},"type":"object","properties":{"z":{"$ref":"#/$defs/n"},"a":{"const":1.0}},"x-mine":[1e2]}`
+	for name, tc := range map[string]struct {
+		reason string
+		tools  []model.Tool
+		want   string
+	}{
+		"none":           {"nothing is offered", nil, ""},
+		"schema":         {"the schema goes as it is", []model.Tool{{Name: "count", Description: "Counts.", Parameters: json.RawMessage(schema)}}, `[{"function":{"name":"count","description":"Counts.","parameters":` + schema + `},"type":"function"}]`},
+		"no schema":      {"null is refused", []model.Tool{{Name: "now"}}, `[{"function":{"name":"now","parameters":{"type":"object","properties":{}}},"type":"function"}]`},
+		"in their order": {"as they are given", []model.Tool{{Name: "b"}, {Name: "a"}}, `[{"function":{"name":"b","parameters":{"type":"object","properties":{}}},"type":"function"},{"function":{"name":"a","parameters":{"type":"object","properties":{}}},"type":"function"}]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := request("hello")
+			req.Tools = tc.tools
+			if got, _ := sentBody(t, req, "tools"); got != tc.want {
+				t.Errorf("sent %s, want %s: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+func TestToolMessagesOnTheWire(t *testing.T) {
+	call := model.ToolCall{ID: "a", Name: "count", Arguments: `{"n":1}`}
+	function := func(id, name, arguments string) string {
+		return fmt.Sprintf(`{"id":%q,"type":"function","function":{"name":%q,"arguments":%q}}`, id, name, arguments)
+	}
+	const longID = "chatcmpl-tool-0123456789abcdef0123456789abcdef"
+	const shortID = "call_72ba1670850968c42badff902f63fdd0"
+	for name, tc := range map[string]struct {
+		reason  string
+		message model.Message
+		want    string
+	}{
+		"call":           {"a call alone has null for content", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{call}}, `{"role":"assistant","content":null,"tool_calls":[` + function("a", "count", `{"n":1}`) + `]}`},
+		"call and text":  {"what the model said goes with it", model.Message{Role: model.RoleAssistant, Name: "reply", Content: "I count.", ToolCalls: []model.ToolCall{call}}, `{"role":"assistant","name":"reply","content":"I count.","tool_calls":[` + function("a", "count", `{"n":1}`) + `]}`},
+		"calls":          {"in order, with arguments as they were", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: "b", Name: "x", Arguments: "{"}, {ID: "a", Name: "y"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function("b", "x", "{") + `,` + function("a", "y", "") + `]}`},
+		"result":         {"a result has no name", model.Message{Role: model.RoleTool, Name: "tool_result", Content: "7", ToolCallID: "a"}, `{"role":"tool","content":"7","tool_call_id":"a"}`},
+		"empty result":   {"the API wants one for each call", model.Message{Role: model.RoleTool, Name: "tool_result", ToolCallID: "a"}, `{"role":"tool","content":"","tool_call_id":"a"}`},
+		"made-up name":   {"a bad name would be refused with all the rest", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: "a", Name: "ns.Größe 1-" + strings.Repeat("x", 99), Arguments: "{}"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function("a", "ns_Gr__e_1-"+strings.Repeat("x", 53), "{}") + `]}`},
+		"long id":        {"an id of another server may be too long", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: longID, Name: "count", Arguments: "{}"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function(shortID, "count", "{}") + `]}`},
+		"long id, again": {"and its result goes along", model.Message{Role: model.RoleTool, Content: "7", ToolCallID: longID}, `{"role":"tool","content":"7","tool_call_id":"` + shortID + `"}`},
+		"longest id":     {"as long as is allowed", model.Message{Role: model.RoleTool, Content: "7", ToolCallID: longID[:40]}, `{"role":"tool","content":"7","tool_call_id":"` + longID[:40] + `"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := withTools("hello")
+			req.Messages = append(req.Messages, tc.message)
+			got, _ := sentBody(t, req, "messages")
+			want := `[{"role":"system","name":"system_prompt","content":"Be brief."},{"role":"user","name":"user_message","content":"hello"},` + tc.want + `]`
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestRequestID(t *testing.T) {
+	own := func(c *openai.Config) {
+		c.Headers = []openai.Header{{Name: "x-client-request-id", Value: "mine"}, {Name: "X-Extra", Value: "a"}}
+	}
+	for name, tc := range map[string]struct {
+		reason, id string
+		mutate     []func(*openai.Config)
+		want       []string
+	}{
+		"none":       {"no id, no header", "", nil, nil},
+		"given":      {"for the endpoint's logs", "turn-1/step-2", nil, []string{"turn-1/step-2"}},
+		"configured": {"a header of the provider's own", "", []func(*openai.Config){own}, []string{"mine"}},
+		"both":       {"the request's own id is the better one", "turn-1", []func(*openai.Config){own}, []string{"turn-1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := request("hello")
+			req.ID = tc.id
+			_, header := sentBody(t, req, "messages", tc.mutate...)
+			if diff := cmp.Diff(tc.want, header.Values("X-Client-Request-Id")); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestSchemaThatIsNoJSONIsNotSent(t *testing.T) {
+	url := raw(t, func(http.ResponseWriter, *http.Request) { t.Error("the request was sent") })
+	req := request("hello")
+	req.Tools = []model.Tool{{Name: "count", Parameters: json.RawMessage(`{"type":`)}}
+	reply, err := provider(t, url).Generate(t.Context(), req)
+	e := check(t, reply, err)
+	const want = `provider "demo": the request cannot be sent: the parameters of tool "count" are not JSON`
+	if e.Kind != model.InvalidRequest || e.Message != want || !e.Unsent {
+		t.Errorf("error %s %q, unsent %t; want InvalidRequest %q, unsent", e.Kind, e.Message, e.Unsent, want)
+	}
+}
+
+// TestConversationWithTools has a real conversation of several steps with a server that checks every message of it.
+func TestConversationWithTools(t *testing.T) {
+	s, url := fake(t, `
+rules:
+- when: {contains: "turn=", toolMessages: 4}
+  reply: {text: "Counted to {{ .ToolMessages }}."}
+- when: {contains: "turn=", hasTools: true}
+  reply:
+    chunkChars: 3
+    text: "{{ if .ToolMessages }}Again.{{ end }}"
+    toolCalls:
+    - name: count
+      arguments: '{"turn": {{ first "turn=(\\S+)" .User | json }}, "step": {{ add .ToolMessages 1 }}}'
+    - {name: functions.made up, arguments: ""}
+`)
+	p := provider(t, url)
+	req := withTools("turn=t-7")
+	var asked []string
+	for step := range 3 {
+		req.ID = fmt.Sprint("r-", step)
+		reply, err := p.Generate(t.Context(), req)
+		if err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		req.Messages = append(req.Messages, model.Message{Role: model.RoleAssistant, Content: reply.Text, ToolCalls: reply.ToolCalls})
+		for _, c := range reply.ToolCalls {
+			asked = append(asked, c.Name+" "+c.Arguments)
+			req.Messages = append(req.Messages, model.Message{Role: model.RoleTool, ToolCallID: c.ID})
+		}
+	}
+	want := []string{`count {"turn": "t-7", "step": 1}`, "functions.made up ", `count {"turn": "t-7", "step": 3}`, "functions.made up "}
+	if diff := cmp.Diff(want, asked); diff != "" {
+		t.Errorf("tools that were asked for: -want +got:\n%s", diff)
+	}
+	if last := req.Messages[len(req.Messages)-1]; last.Content != "Counted to 4." {
+		t.Errorf("the last message is %+v, want the answer", last)
+	}
+	for i, bill := range s.Billing() {
+		if bill.ClientRequestID != fmt.Sprint("r-", i) || !bill.Delivered {
+			t.Errorf("bill %d: %+v, want the id of the request, delivered", i, bill)
+		}
+	}
+}
