@@ -117,7 +117,7 @@ func TestSkillsAreMountedWhereTheFlagLooks(t *testing.T) {
 
 func TestArguments(t *testing.T) {
 	defaults := []string{
-		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan", "--leader-elect=true",
+		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan", "--leader-elect=true", "--journal-retention=24h",
 		"--max-concurrent-turns=1000", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081",
 		"--log-format=json", "--log-level=info", "--shutdown-grace-seconds=25", "--probe-interval-seconds=60",
 	}
@@ -132,6 +132,7 @@ func TestArguments(t *testing.T) {
 		"Logs":       {values: []string{"log.format=console", "log.level=debug"}, want: []string{"--log-format=console", "--log-level=debug"}},
 		"NoLeader":   {values: []string{"leaderElection.enabled=false", "persistence.enabled=true"}, want: []string{"--leader-elect=false"}},
 		"Extra":      {values: []string{"extraArgs={--store=sqlite:///var/lib/capstan/x.db}"}, want: []string{"--store=sqlite:///var/lib/capstan/x.db"}},
+		"Retention":  {values: []string{"journalRetention=0s"}, want: []string{"--journal-retention=0s"}},
 		"Skills":     {values: []string{"skillsConfigMap=house-skills"}, want: []string{"--skills-file=/etc/capstan/skills/skills.yaml"}},
 		"Large":      {values: []string{"maxConcurrentTurns=100000", "probeIntervalSeconds=86400"}, want: []string{"--max-concurrent-turns=100000", "--probe-interval-seconds=86400"}},
 	}

@@ -3,6 +3,7 @@ package charts_test
 import (
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -37,7 +38,7 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 
 	t.Run("ClusterWide", func(t *testing.T) {
 		objects := renderChart(t)
-		if diff := cmp.Diff(clusterRules, one[*rbacv1.ClusterRole](t, objects).Rules); diff != "" {
+		if diff := cmp.Diff(clusterRules, managerRole(t, objects).Rules); diff != "" {
 			t.Errorf("ClusterRole differs from config/rbac/role.yaml; run go run ./hack/chart (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff(ownRules, one[*rbacv1.Role](t, objects).Rules); diff != "" {
@@ -55,8 +56,11 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("Roles by namespace (-want +got):\n%s", diff)
 		}
-		if n := len(every[*rbacv1.ClusterRole](objects)) + len(every[*rbacv1.ClusterRoleBinding](objects)); n != 0 {
-			t.Errorf("got %d cluster-wide roles and bindings, want none: every kind the manager reads is namespaced", n)
+		if diff := cmp.Diff([]string{"capstan-system-capstan-turn-reader"}, clusterRoles(objects)); diff != "" {
+			t.Errorf("cluster-wide roles, of which the manager has none, since every kind it reads is namespaced (-want +got):\n%s", diff)
+		}
+		if role := one[*rbacv1.ClusterRoleBinding](t, objects).RoleRef.Name; role != "system:auth-delegator" {
+			t.Errorf("the manager has the ClusterRole %s, want no more than to ask who reads a journal and whether they may", role)
 		}
 	})
 
@@ -76,6 +80,53 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 			t.Errorf("got %d roles and bindings with rbac.create=false, want none", n)
 		}
 	})
+}
+
+// turnReader ends the name of the role for who reads conversations, which is bound to nobody.
+const turnReader = "capstan-turn-reader"
+
+func clusterRoles(objects []runtime.Object) []string {
+	var names []string
+	for _, role := range every[*rbacv1.ClusterRole](objects) {
+		names = append(names, role.Name)
+	}
+	return names
+}
+
+// managerRole returns the one ClusterRole of the manager.
+func managerRole(t *testing.T, objects []runtime.Object) *rbacv1.ClusterRole {
+	t.Helper()
+	roles := slices.DeleteFunc(every[*rbacv1.ClusterRole](objects), func(r *rbacv1.ClusterRole) bool { return strings.HasSuffix(r.Name, turnReader) })
+	if len(roles) != 1 {
+		t.Fatalf("got %d ClusterRoles of the manager, want one", len(roles))
+	}
+	return roles[0]
+}
+
+func TestConversationsAreReadByWhoIsToldToAlone(t *testing.T) {
+	for name, objects := range manifests(t) {
+		t.Run(name, func(t *testing.T) {
+			readers := 0
+			for _, role := range every[*rbacv1.ClusterRole](objects) {
+				if !strings.HasSuffix(role.Name, turnReader) {
+					continue
+				}
+				readers++
+				want := []rbacv1.PolicyRule{{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns", "turns/log"}, Verbs: []string{"get"}}}
+				if diff := cmp.Diff(want, role.Rules); diff != "" {
+					t.Errorf("rules (-want +got):\n%s", diff)
+				}
+				for label := range role.Labels {
+					if strings.HasPrefix(label, "rbac.authorization.k8s.io/aggregate-to-") {
+						t.Errorf("got the label %s, want it part of no other role: a conversation is more than a view of objects", label)
+					}
+				}
+			}
+			if readers != 1 {
+				t.Errorf("got %d ClusterRoles for readers, want one", readers)
+			}
+		})
+	}
 }
 
 func TestRulesAreLeastPrivilege(t *testing.T) {
@@ -129,8 +180,11 @@ func TestBindingsJoinRolesAndServiceAccount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			account := subjectOf(t, objects)
 			known := map[string]bool{}
-			for _, role := range every[*rbacv1.ClusterRole](objects) {
-				known["ClusterRole/"+role.Name] = true
+			for _, role := range clusterRoles(objects) {
+				known["ClusterRole/"+role] = !strings.HasSuffix(role, turnReader)
+			}
+			if strings.Contains(name, "Namespaced") {
+				known["ClusterRole/system:auth-delegator"] = true // every cluster has it
 			}
 			for _, role := range every[*rbacv1.Role](objects) {
 				known["Role/"+role.Namespace+"/"+role.Name] = true
@@ -150,8 +204,10 @@ func TestBindingsJoinRolesAndServiceAccount(t *testing.T) {
 			for _, binding := range every[*rbacv1.RoleBinding](objects) {
 				check("Role/"+binding.Namespace+"/"+binding.RoleRef.Name, binding.Subjects)
 			}
-			for role := range known {
-				t.Errorf("%s is bound to no one", role)
+			for role, used := range known {
+				if used {
+					t.Errorf("%s is bound to no one", role)
+				}
 			}
 		})
 	}

@@ -6,8 +6,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 
 	"github.com/capstan-dev/capstan/internal/manager"
 )
@@ -112,4 +114,72 @@ func TestStoreMessages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestExecutorsOfTheirOwn: two Deployments of one manager, of which each Pod has one role.
+func TestExecutorsOfTheirOwn(t *testing.T) {
+	objects := renderChart(t, storeURL, "executor.separate=true", "executor.replicas=5", "replicas=2", "podDisruptionBudget.enabled=true")
+	deployments := every[*appsv1.Deployment](objects)
+	if len(deployments) != 2 {
+		t.Fatalf("got %d Deployments, want one of the controller and one of the executors", len(deployments))
+	}
+	service := one[*corev1.Service](t, objects)
+	budgets := every[*policyv1.PodDisruptionBudget](objects)
+	for i, want := range []struct {
+		name, roles, leads string
+		replicas           int32
+	}{{"capstan", "controller", "true", 2}, {"capstan-executor", "executor", "", 5}} {
+		d := deployments[i]
+		if d.Name != want.name || *d.Spec.Replicas != want.replicas {
+			t.Errorf("got %d Pods of %s, want %d of %s", *d.Spec.Replicas, d.Name, want.replicas, want.name)
+		}
+		container := d.Spec.Template.Spec.Containers[0]
+		args := map[string]string{}
+		for _, arg := range container.Args {
+			args[flagOf(arg)] = strings.TrimPrefix(arg, "--"+flagOf(arg)+"=")
+		}
+		if args["roles"] != want.roles || args["leader-elect"] != want.leads {
+			t.Errorf("%s has args %v, want roles %s", d.Name, container.Args, want.roles)
+		}
+		checkFlags(t, container)
+		var o manager.Options
+		flags := pflag.NewFlagSet("manager", pflag.ContinueOnError)
+		o.AddFlags(flags)
+		if err := flags.Parse(slices.DeleteFunc(slices.Clone(container.Args), func(arg string) bool { return strings.Contains(arg, "$(") })); err != nil {
+			t.Error(err)
+		}
+		o.ExecutorName = "capstan-0"
+		if err := o.Validate(); err != nil {
+			t.Errorf("the manager refuses the arguments of %s: %v", d.Name, err)
+		}
+		labels := d.Spec.Template.Labels
+		for name, selector := range map[string]map[string]string{
+			"Deployment": d.Spec.Selector.MatchLabels, "Service": service.Spec.Selector, "PodDisruptionBudget": budgetOf(budgets, d.Name),
+		} {
+			if !selects(selector, labels) {
+				t.Errorf("the %s of %s selects %v, its Pods are labelled %v", name, d.Name, selector, labels)
+			}
+		}
+		if other := deployments[1-i]; selects(other.Spec.Selector.MatchLabels, labels) || selects(budgetOf(budgets, other.Name), labels) {
+			t.Errorf("%s has the Pods of %s, too", other.Name, d.Name)
+		}
+	}
+}
+
+func budgetOf(all []*policyv1.PodDisruptionBudget, name string) map[string]string {
+	for _, b := range all {
+		if b.Name == name {
+			return b.Spec.Selector.MatchLabels
+		}
+	}
+	return nil
+}
+
+func selects(selector, labels map[string]string) bool {
+	for key, value := range selector {
+		if labels[key] != value {
+			return false
+		}
+	}
+	return len(selector) > 0
 }

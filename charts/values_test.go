@@ -143,6 +143,8 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"ReplicasNoLeader":    {[]string{"replicas=2", "leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "replicas"}},
 		"RollingNoLeader":     {[]string{"leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "persistence.enabled"}},
 		"GraceTooLong":        {[]string{"shutdownGraceSeconds=30"}, []string{"terminationGracePeriodSeconds must be at least 41 for shutdownGraceSeconds 30"}},
+		"ExecutorsOfSQLite":   {[]string{"executor.separate=true"}, []string{"executor.separate needs store.url"}},
+		"Retention":           {[]string{"journalRetention=aDay"}, []string{"/journalRetention", "aDay"}},
 		"SamePort":            {[]string{"metrics.port=8081"}, []string{"metrics.port and health.port must differ"}},
 		"NothingToScrape":     {[]string{"metrics.enabled=false", "metrics.serviceMonitor.enabled=true"}, []string{"serviceMonitor.enabled needs metrics.enabled"}},
 		"NoAccount":           {[]string{"serviceAccount.create=false"}, []string{"serviceAccount.name must be set"}},

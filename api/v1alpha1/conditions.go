@@ -69,6 +69,14 @@ const (
 	ReasonProviderNotReady = "ProviderNotReady"
 )
 
+// Reasons of a Session's Ready.
+const (
+	// ReasonOpen surfaces on Ready=True when the Session takes Turns.
+	ReasonOpen = "Open"
+	// ReasonBudgetUsed surfaces on Ready=False when the budget is used up: further Turns end as SessionClosed.
+	ReasonBudgetUsed = "BudgetUsed"
+)
+
 // Conditions of a Turn.
 const (
 	// ConditionSucceeded is the main condition of a Turn: Unknown until the end, then True or False for ever.
@@ -88,6 +96,9 @@ const (
 	TurnReasonPending = "Pending"
 	// TurnReasonWaitingForAgent surfaces when the Agent does not exist or is not Ready.
 	TurnReasonWaitingForAgent = "WaitingForAgent"
+	// TurnReasonWaitingForSession surfaces when an earlier Turn of the same Session has not finished, or the Session is being
+	// deleted.
+	TurnReasonWaitingForSession = "WaitingForSession"
 	// TurnReasonQueued surfaces when as many Turns run already as the Agent or the executor allows.
 	TurnReasonQueued = "Queued"
 	// TurnReasonRunning surfaces when the Turn is bound to an executor.
@@ -112,6 +123,12 @@ const (
 	TurnReasonPreparationFailed = "PreparationFailed"
 	// TurnReasonModelFailed surfaces when no model of the chain gave a usable answer.
 	TurnReasonModelFailed = "ModelFailed"
+	// TurnReasonStepLimitExceeded surfaces when the Turn was out of steps; the result is the best answer by then.
+	TurnReasonStepLimitExceeded = "StepLimitExceeded"
+	// TurnReasonBudgetExceeded surfaces when the tokens or the cost that the Turn or its Session may take did not suffice.
+	TurnReasonBudgetExceeded = "BudgetExceeded"
+	// TurnReasonSessionClosed surfaces when the budget of the Turn's Session was used up before the Turn began.
+	TurnReasonSessionClosed = "SessionClosed"
 	// TurnReasonDeadlineExceeded surfaces when the time of the Turn, or its time to start, was over.
 	TurnReasonDeadlineExceeded = "DeadlineExceeded"
 	// TurnReasonContextLimitExceeded surfaces when the prompt is longer than the model's context window.
@@ -120,6 +137,9 @@ const (
 	TurnReasonOutputInvalid = "OutputInvalid"
 	// TurnReasonPolicyViolated surfaces when the provider's content filter withheld the answer.
 	TurnReasonPolicyViolated = "PolicyViolated"
+	// TurnReasonInterrupted surfaces when the run cannot go on, because of a fault within Capstan or because its journal is
+	// damaged.
+	TurnReasonInterrupted = "Interrupted"
 	// TurnReasonCancelled surfaces when desiredState became Cancelled before the end.
 	TurnReasonCancelled = "Cancelled"
 )

@@ -31,6 +31,7 @@ func addKnownTypes(s *runtime.Scheme) error {
 		&Agent{}, &AgentList{},
 		&ModelProvider{}, &ModelProviderList{},
 		&PromptProfile{}, &PromptProfileList{},
+		&Session{}, &SessionList{},
 		&Turn{}, &TurnList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)

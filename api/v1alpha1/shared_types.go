@@ -39,16 +39,51 @@ type Limits struct {
 	// +kubebuilder:validation:Maximum=86400
 	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
 
-	// startingDeadlineSeconds is how long the Turn may wait to start (for its Agent, or for a free place), in
+	// startingDeadlineSeconds is how long the Turn may wait to start (for its Agent, its Session, or a free place), in
 	// seconds, from its creation or from the end of a suspension. From 1 to 604800; 600 where neither Turn nor
 	// Agent gives one. A Turn that waits longer ends with reason DeadlineExceeded.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=604800
 	StartingDeadlineSeconds *int32 `json:"startingDeadlineSeconds,omitempty"`
+
+	// maxSteps is how many replies of a model the Turn goes on from, from 1 to 100; 6 where neither Turn nor Agent gives
+	// one. A Turn that is out of steps asks once more, without tools, for the best answer from what is known, and ends
+	// with reason StepLimitExceeded.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	MaxSteps *int32 `json:"maxSteps,omitempty"`
+
+	// maxToolCalls is how many calls of tools the Turn makes, from 0 (none) to 1000; 25 where neither Turn nor Agent gives
+	// one. Further calls are refused, and the model is told so.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	MaxToolCalls *int32 `json:"maxToolCalls,omitempty"`
+
+	// maxTokens is how many tokens all requests of the Turn may take, input and output together, from 1 to 1000000000; no
+	// bound where neither Turn nor Agent gives one. A request that would probably go beyond it is not sent: the Turn ends
+	// with reason BudgetExceeded and what there is.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000
+	MaxTokens *int64 `json:"maxTokens,omitempty"`
+
+	// maxCost is what all requests of the Turn may cost, a decimal above 0 in the currency of the models' prices; no bound
+	// where neither Turn nor Agent gives one. A request that would probably go beyond it is not sent: the Turn ends with
+	// reason BudgetExceeded and what there is. Models without a price cost nothing here.
+	// +optional
+	// +kubebuilder:validation:MaxLength=24
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$") && self.matches(r"[1-9]")`,message="maxCost must be a decimal above 0 with at most 12 digits before and 10 after the point, such as 0.50"
+	MaxCost *string `json:"maxCost,omitempty"`
 }
 
 const (
+	// DefaultMaxSteps is how many replies a Turn goes on from where neither it nor its Agent says.
+	DefaultMaxSteps int32 = 6
+	// DefaultMaxToolCalls is how many calls of tools a Turn makes where neither it nor its Agent says.
+	DefaultMaxToolCalls int32 = 25
 	// DefaultTimeoutSeconds is the wall time of a Turn where neither it nor its Agent gives one.
 	DefaultTimeoutSeconds int32 = 60
 	// DefaultStartingDeadlineSeconds is how long a Turn waits to start where neither it nor its Agent says.

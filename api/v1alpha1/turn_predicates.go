@@ -74,7 +74,22 @@ func StartingDeadline(limits ...*Limits) time.Duration {
 	return lowest(DefaultStartingDeadlineSeconds, func(l *Limits) *int32 { return l.StartingDeadlineSeconds }, limits)
 }
 
+// MaxSteps returns how many replies a Turn of these limits goes on from: the lowest that is given, else DefaultMaxSteps.
+func MaxSteps(limits ...*Limits) int {
+	return int(lowestOf(DefaultMaxSteps, func(l *Limits) *int32 { return l.MaxSteps }, limits))
+}
+
+// MaxToolCalls returns how many calls of tools a Turn of these limits makes: the lowest that is given, else
+// DefaultMaxToolCalls.
+func MaxToolCalls(limits ...*Limits) int {
+	return int(lowestOf(DefaultMaxToolCalls, func(l *Limits) *int32 { return l.MaxToolCalls }, limits))
+}
+
 func lowest(otherwise int32, of func(*Limits) *int32, limits []*Limits) time.Duration {
+	return time.Duration(lowestOf(otherwise, of, limits)) * time.Second
+}
+
+func lowestOf(otherwise int32, of func(*Limits) *int32, limits []*Limits) int32 {
 	var found *int32
 	for _, l := range limits {
 		if l == nil {
@@ -87,7 +102,7 @@ func lowest(otherwise int32, of func(*Limits) *int32, limits []*Limits) time.Dur
 	if found == nil {
 		found = &otherwise
 	}
-	return time.Duration(*found) * time.Second
+	return *found
 }
 
 // MaxSpecBytes bounds the JSON of a Turn's spec; the bounds of its fields allow more in all. kubectl apply keeps a second

@@ -3,7 +3,7 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // StopReason is why the run of a Turn stopped.
-// +kubebuilder:validation:Enum=Completed;Prepared;MaxOutputTokens;ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;Cancelled
+// +kubebuilder:validation:Enum=Completed;Prepared;MaxSteps;Budget;MaxOutputTokens;ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;SessionClosed;Interrupted;Cancelled
 type StopReason string
 
 // The reasons a run stops for.
@@ -12,6 +12,10 @@ const (
 	StopCompleted StopReason = "Completed"
 	// StopPrepared means that the Turn was to be prepared only.
 	StopPrepared StopReason = "Prepared"
+	// StopMaxSteps means that the Turn was out of steps; its result is the best answer from what was known.
+	StopMaxSteps StopReason = "MaxSteps"
+	// StopBudget means that the next request would have gone beyond the tokens or the cost that the Turn or its Session may take.
+	StopBudget StopReason = "Budget"
 	// StopMaxOutputTokens means that the answer was cut off at a limit of its length.
 	StopMaxOutputTokens StopReason = "MaxOutputTokens"
 	// StopContentFilter means that the provider's content filter withheld the answer.
@@ -26,6 +30,10 @@ const (
 	StopInvalidSpec StopReason = "InvalidSpec"
 	// StopDeadline means that the time of the Turn was over.
 	StopDeadline StopReason = "Deadline"
+	// StopSessionClosed means that the budget of the Turn's Session was used up.
+	StopSessionClosed StopReason = "SessionClosed"
+	// StopInterrupted means that the run cannot go on, because of a fault within Capstan or of its journal.
+	StopInterrupted StopReason = "Interrupted"
 	// StopCancelled means that somebody cancelled the Turn.
 	StopCancelled StopReason = "Cancelled"
 )
@@ -62,11 +70,18 @@ type TurnStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	DurationMilliseconds *int64 `json:"durationMilliseconds,omitempty"`
 
-	// stopReason is why the run stopped: Completed, Prepared, MaxOutputTokens (the answer was cut off), ContentFilter,
-	// ContextLength (the prompt is too long for the model), ModelError (no model gave a usable answer), PreparationError,
-	// InvalidSpec, Deadline or Cancelled.
+	// stopReason is why the run stopped: Completed, Prepared, MaxSteps (the result is the best answer by then), Budget (of
+	// tokens or cost), MaxOutputTokens (the answer was cut off), ContentFilter, ContextLength (the prompt is too long for the
+	// model), ModelError (no model gave a usable answer), PreparationError, InvalidSpec, Deadline, SessionClosed,
+	// Interrupted (by a fault of Capstan, or of its journal) or Cancelled.
 	// +optional
 	StopReason StopReason `json:"stopReason,omitempty"`
+
+	// sessionOrder is the place of the Turn among those of its Session that were created within the same second: lower ones
+	// run first.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	SessionOrder int64 `json:"sessionOrder,omitempty"`
 
 	// preparation says how the prompt came about.
 	// +optional
@@ -264,7 +279,19 @@ type StepCounts struct {
 	// +kubebuilder:validation:Minimum=0
 	ModelRetries int32 `json:"modelRetries"`
 
-	// resumes is how often the Turn was taken up again after its executor went away or it was suspended.
+	// toolCalls is the number of calls of tools that were made, or were about to be made when a run was cut off.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ToolCalls int32 `json:"toolCalls,omitempty"`
+
+	// unknownOutcomes is the number of calls of which nobody knows whether they were made: the run was cut off between its
+	// intent and its result, and the tool may not be called twice. The model was told so.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	UnknownOutcomes int32 `json:"unknownOutcomes,omitempty"`
+
+	// resumes is how often a run went on from what an earlier one had done, after its executor went away or the Turn was
+	// suspended.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Resumes int32 `json:"resumes"`
@@ -291,9 +318,36 @@ type TurnResult struct {
 	// +kubebuilder:validation:MaxLength=80
 	Preview string `json:"preview,omitempty"`
 
+	// artifacts are what the result holds beyond this status, at most 8. The manager's read API has them.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	Artifacts []Artifact `json:"artifacts,omitempty"`
+
 	// citations are the sources of the answer.
 	// +optional
 	Citations *Citations `json:"citations,omitempty"`
+}
+
+// Artifact is content that is too large for a status.
+type Artifact struct {
+	// name of the artifact, such as answer.txt.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Name string `json:"name"`
+
+	// bytes is its length, in bytes.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Bytes int64 `json:"bytes"`
+
+	// sha256 of its content, in hexadecimal.
+	// +required
+	// +kubebuilder:validation:MinLength=64
+	// +kubebuilder:validation:MaxLength=64
+	SHA256 string `json:"sha256"`
 }
 
 // Citations are the sources of an answer.
@@ -352,11 +406,16 @@ type Cost struct {
 }
 
 // Strategy is the way an answer was reached.
-// +kubebuilder:validation:Enum=DirectAnswer
+// +kubebuilder:validation:Enum=DirectAnswer;ToolAssisted
 type Strategy string
 
-// StrategyDirectAnswer means that the model answered from its prompt, without tools.
-const StrategyDirectAnswer Strategy = "DirectAnswer"
+// The ways to an answer.
+const (
+	// StrategyDirectAnswer means that the model answered from its prompt, without tools.
+	StrategyDirectAnswer Strategy = "DirectAnswer"
+	// StrategyToolAssisted means that tools were called.
+	StrategyToolAssisted Strategy = "ToolAssisted"
+)
 
 // Decision is the record of how an answer was reached.
 type Decision struct {
@@ -365,7 +424,7 @@ type Decision struct {
 	// +kubebuilder:validation:MaxLength=128
 	Key string `json:"key"`
 
-	// strategy is the way the answer was reached. DirectAnswer: from the prompt, without tools.
+	// strategy is the way the answer was reached. DirectAnswer: from the prompt, without tools; ToolAssisted: with tools.
 	// +required
 	Strategy Strategy `json:"strategy"`
 
@@ -378,4 +437,14 @@ type Decision struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=16
 	ContextHash string `json:"contextHash"`
+
+	// sessionName is the name of the Turn's Session.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	SessionName string `json:"sessionName,omitempty"`
+
+	// turnNumber is the place of the Turn in its Session, from 1.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	TurnNumber int64 `json:"turnNumber,omitempty"`
 }

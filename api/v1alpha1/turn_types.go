@@ -50,6 +50,9 @@ const (
 
 // TurnSpec is one request to an agent. All of it is immutable but desiredState and ttlSecondsAfterFinished.
 // +kubebuilder:validation:XValidation:rule="has(self.parameters) == has(oldSelf.parameters)",message="parameters must not change: create a new Turn instead",fieldPath=".parameters"
+// +kubebuilder:validation:XValidation:rule="!has(self.sessionRef) || !has(self.history)",message="history must be absent where sessionRef is given: the history is that of the Session",fieldPath=".history"
+// +kubebuilder:validation:XValidation:rule="!has(self.sessionRef) || !has(self.context) || !has(self.context.session) || (!has(self.context.session.id) && !has(self.context.session.subject))",message="context.session must not have an id or a subject where sessionRef is given: they are those of the Session",fieldPath=".context.session"
+// +kubebuilder:validation:XValidation:rule="has(self.sessionRef) == has(oldSelf.sessionRef)",message="sessionRef must not change: create a new Turn instead",fieldPath=".sessionRef"
 // +kubebuilder:validation:XValidation:rule="has(self.history) == has(oldSelf.history)",message="history must not change: create a new Turn instead",fieldPath=".history"
 // +kubebuilder:validation:XValidation:rule="has(self.context) == has(oldSelf.context)",message="context must not change: create a new Turn instead",fieldPath=".context"
 // +kubebuilder:validation:XValidation:rule="has(self.model) == has(oldSelf.model)",message="model must not change: create a new Turn instead",fieldPath=".model"
@@ -83,7 +86,14 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="parameters must not change: create a new Turn instead"
 	Parameters []Parameter `json:"parameters,omitempty"`
 
-	// history is what was said before, oldest first, 1 to 256 messages.
+	// sessionRef names the Session that this Turn belongs to; it is made if it is not there. Turns of one session run one
+	// after another in the order of their creation, and each sees what was said in all earlier ones.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="sessionRef must not change: create a new Turn instead"
+	SessionRef *ObjectReference `json:"sessionRef,omitempty"`
+
+	// history is what was said before, oldest first, 1 to 256 messages, for a conversation that is kept elsewhere. A Turn with
+	// a sessionRef has that of its Session instead.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -199,6 +209,10 @@ type HistoryMessage struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=tn,categories=capstan
+// +kubebuilder:selectablefield:JSONPath=`.spec.agentRef.name`
+// +kubebuilder:selectablefield:JSONPath=`.spec.sessionRef.name`
+// +kubebuilder:selectablefield:JSONPath=`.status.executor.name`
+// +kubebuilder:selectablefield:JSONPath=`.status.completionTime`
 // +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.spec.agentRef.name`
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.conditions[?(@.type=="Succeeded")].reason`
 // +kubebuilder:printcolumn:name="Steps",type=integer,JSONPath=`.status.steps.count`

@@ -29,7 +29,8 @@ func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "manager",
 		Short: "Run Capstan's controllers and executor",
-		Long: `manager watches Agents, PromptProfiles, ModelProviders and Turns, and runs the Turns.
+		Long: `manager watches Agents, PromptProfiles, ModelProviders, Sessions and Turns, and runs the Turns. One process does all
+of it, unless --roles says otherwise.
 
 Every flag can be set by an environment variable instead: CAPSTAN_ and the flag's name in capitals, with underscores
 (--data-dir: CAPSTAN_DATA_DIR). It stops on SIGTERM or SIGINT: model requests in flight may finish within
@@ -38,7 +39,10 @@ Every flag can be set by an environment variable instead: CAPSTAN_ and the flag'
   manager --kubeconfig ~/.kube/config --log-format console
 
   # for two namespaces only
-  manager --watch-namespaces helpdesk,sales`,
+  manager --watch-namespaces helpdesk,sales
+
+  # one more process that runs Turns, beside a manager with the same database
+  PGPASSWORD=... manager --roles executor --store postgres://capstan@db.example.com/capstan`,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := manager.FromEnvironment(cmd.Flags(), os.LookupEnv); err != nil {

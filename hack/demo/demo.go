@@ -142,7 +142,7 @@ func (d *demo) startPrograms(ctx context.Context) error {
 		Name: "manager", Path: d.manager,
 		Args: []string{
 			"--kubeconfig", d.cluster.Kubeconfig, "--namespace", systemNamespace, "--executor-name", "demo",
-			"--data-dir", d.workspace.path("data"), "--metrics-bind-address", "0", "--health-probe-bind-address", probes,
+			"--data-dir", d.workspace.path("data"), "--metrics-bind-address", "0", "--read-bind-address", "127.0.0.1:0", "--health-probe-bind-address", probes,
 			"--log-format", "console",
 		},
 		Listen: []string{probes}, ReadyURL: "http://" + probes + "/readyz",

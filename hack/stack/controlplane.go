@@ -30,6 +30,8 @@ type ControlPlane struct {
 
 	env      *envtest.Environment
 	stopOnce sync.Once
+	// certificates is the folder of an API server that was killed: envtest forgets to remove it.
+	certificates string
 }
 
 // StartControlPlane starts etcd and kube-apiserver on free ports of 127.0.0.1, installs the CRDs of a folder and
@@ -68,6 +70,9 @@ func (c *ControlPlane) stop() error {
 	c.stopOnce.Do(func() {
 		if err = c.env.Stop(); err != nil {
 			err = fmt.Errorf("failed to stop the control plane: %w", err)
+		}
+		if c.certificates != "" {
+			err = errors.Join(err, os.RemoveAll(c.certificates))
 		}
 	})
 	return err

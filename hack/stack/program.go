@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -26,6 +27,9 @@ type Program struct {
 	Path string
 	// Args of the program, without its name.
 	Args []string
+	// Env holds KEY=VALUE for its environment, beside what it has from this process. Secrets belong here: arguments are seen
+	// by everybody on the machine.
+	Env []string
 	// Listen holds the host:port addresses the program will listen on; they must be free when it starts.
 	Listen []string
 	// ReadyURL is asked until it answers 200. Without it the program counts as ready once it runs.
@@ -65,6 +69,7 @@ func (s *Stack) StartProgram(ctx context.Context, program Program) (*Process, er
 	p := &Process{Log: log.Name(), program: program, stopping: make(chan struct{}), done: make(chan struct{})}
 	// Cancelling the context must not kill it: Stop does, when those that depend on it have gone.
 	p.cmd = exec.CommandContext(context.WithoutCancel(ctx), program.Path, program.Args...)
+	p.cmd.Env = append(os.Environ(), program.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := errors.Join(p.cmd.Start(), log.Close()); err != nil {

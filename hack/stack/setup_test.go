@@ -15,10 +15,6 @@ import (
 
 var clientScheme = runtime.NewScheme()
 
-type stopFunc func() error
-
-func (f stopFunc) stop() error { return f() }
-
 // served returns a program that is this test's executable in another role.
 func served(t *testing.T, role string) Program {
 	t.Helper()

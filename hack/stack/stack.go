@@ -55,6 +55,15 @@ func (s *Stack) Stop() error {
 	return errors.Join(errs...)
 }
 
+// OnStop lets Stop call a function too, once, after all that is started from now on has stopped: for what was started in
+// another way, such as a database.
+func (s *Stack) OnStop(stop func() error) { s.push(stopFunc(stop)) }
+
+// stopFunc is a function as a stopper. Stop is the only one to call it, and forgets what it has called.
+type stopFunc func() error
+
+func (f stopFunc) stop() error { return f() }
+
 // Logs returns the paths of the logs of all that was started with this stack, or of an earlier one in its folder.
 func (s *Stack) Logs() []string {
 	logs, err := filepath.Glob(filepath.Join(s.logDir(), "*.log"))

@@ -61,7 +61,7 @@ func TestControlPlaneServesTheCRDsUntilStopped(t *testing.T) {
 		kinds = append(kinds, crds.Items[i].Spec.Names.Kind)
 	}
 	slices.Sort(kinds)
-	if diff := cmp.Diff([]string{"Agent", "ModelProvider", "PromptProfile", "Turn"}, kinds); diff != "" {
+	if diff := cmp.Diff([]string{"Agent", "ModelProvider", "PromptProfile", "Session", "Turn"}, kinds); diff != "" {
 		t.Errorf("kinds that the API server knows (-want +got):\n%s", diff)
 	}
 
@@ -110,6 +110,24 @@ func TestProgramRunsFromReadyToStop(t *testing.T) {
 	if tail := Tail(p.Log, 1); tail != "stopping" {
 		t.Errorf("the log ends with %q, want the program's last words", tail)
 	}
+}
+
+func TestProgramHasTheEnvironmentOfThisProcessAndItsOwn(t *testing.T) {
+	t.Setenv("STACK_TEST_INHERITED", "inherited")
+	t.Setenv("STACK_TEST_BOTH", "inherited")
+	s := New(t.TempDir(), nil)
+	p, err := s.StartProgram(t.Context(), Program{
+		Name: "child", Path: "/bin/sh", Args: []string{"-c", "echo $STACK_TEST_INHERITED $STACK_TEST_BOTH $STACK_TEST_OWN"},
+		Env: []string{"STACK_TEST_BOTH=both", "STACK_TEST_OWN=own"},
+	})
+	if err != nil {
+		t.Fatalf("StartProgram: %v", err)
+	}
+	<-p.done
+	if got, want := Tail(p.Log, 1), "inherited both own"; got != want {
+		t.Errorf("the program's environment is %q, want %q", got, want)
+	}
+	stopped(t, s)
 }
 
 func TestProgramThatIgnoresSIGTERMIsKilled(t *testing.T) {
@@ -200,10 +218,10 @@ func TestStopGoesFromTheYoungestToTheOldestAndOnAfterAFailure(t *testing.T) {
 	var order []string
 	s := New(t.TempDir(), nil)
 	for _, name := range []string{"etcd", "model", "manager"} {
-		s.push(stopFunc(func() error {
+		s.OnStop(func() error {
 			order = append(order, name)
 			return fmt.Errorf("%s is stuck", name)
-		}))
+		})
 	}
 	err := s.Stop()
 	if diff := cmp.Diff([]string{"manager", "model", "etcd"}, order); diff != "" {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/capstan-dev/capstan/internal/screen"
 )
 
 // Environment is what the command line takes from the process it runs in.
@@ -108,7 +110,7 @@ With --diff, render has codes of its own: see its help.`,
 	root.SetErr(env.Err)
 	root.SetVersionTemplate("capstan {{ .Version }}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newRender(env), newRun(env), newVersion(env))
+	root.AddCommand(newRender(env), newRun(env), newLogs(env), newExport(env), newVersion(env))
 	return root
 }
 
@@ -124,7 +126,7 @@ func newVersion(env Environment) *cobra.Command {
 
 // tell writes a line to Err. That it cannot be written cannot be told to anybody.
 func (e Environment) tell(format string, args ...any) {
-	_, _ = io.WriteString(e.Err, shown(fmt.Sprintf(format, args...))+"\n")
+	_, _ = io.WriteString(e.Err, screen.Safe(fmt.Sprintf(format, args...))+"\n")
 }
 
 // print writes a result to Out.

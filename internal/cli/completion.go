@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/capstan-dev/capstan/internal/manifest"
+	"github.com/capstan-dev/capstan/internal/screen"
 )
 
 // longestHint is how many characters of a message a completion shows.
@@ -43,7 +44,7 @@ func (s *source) completeTurns(cmd *cobra.Command, args []string, _ string) ([]s
 		if uses[name] > 1 {
 			name = t.Namespace + "/" + t.Name
 		}
-		found = append(found, cobra.CompletionWithDesc(name, strings.TrimSpace(oneLine(t.Spec.Message, longestHint))))
+		found = append(found, cobra.CompletionWithDesc(name, strings.TrimSpace(screen.Line(t.Spec.Message, longestHint))))
 	}
 	return found, cobra.ShellCompDirectiveNoFileComp
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/screen"
 )
 
 // errDiffer ends a comparison that found a difference. There is nothing to tell beside what was printed.
@@ -80,7 +81,7 @@ func place(paths ...string) string {
 		if path == standardInput {
 			path = "standard input"
 		}
-		shown = append(shown, oneLine(path, longestID))
+		shown = append(shown, screen.Line(path, longestID))
 	}
 	return strings.Join(shown, ", ")
 }
@@ -110,6 +111,11 @@ type objectName struct{ kind, name string }
 // objectNames are the objects that the messages were made of.
 func (p *project) objectNames() []objectName {
 	all := []objectName{{kindTurn, p.turn.Name}, {kindAgent, p.agent.Name}, {kindPromptProfile, p.profile.Name}}
+	if p.session != nil {
+		if _, ok := p.set.Session(p.session.Namespace, p.session.Name); ok {
+			all = append(all, objectName{kindSession, p.session.Name})
+		}
+	}
 	var maps []objectName
 	for ref := range p.read {
 		maps = append(maps, objectName{kindConfigMap, ref.Name})
@@ -139,5 +145,5 @@ func (r *renderer) difference(c *comparison) (string, error) {
 	if r.output != outputText {
 		return encode(c.record(), r.output)
 	}
-	return r.env.coloured(shown(c.text())), nil
+	return r.env.coloured(screen.Safe(c.text())), nil
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/capstan-dev/capstan/internal/screen"
 )
 
 // text shows a comparison to a person. At the start of a line a space, a plus, a minus, a backslash and an at sign are those
@@ -38,17 +40,17 @@ func (m messageChange) heading() string {
 	if m.OldRole != "" {
 		role = arrow(string(m.OldRole), role)
 	}
-	sizes := thousands(chars(m.after))
+	sizes := screen.Thousands(chars(m.after))
 	switch m.Change {
 	case removed:
-		sizes = thousands(chars(m.before))
+		sizes = screen.Thousands(chars(m.before))
 	case changed:
-		sizes = arrow(thousands(chars(m.before)), sizes)
+		sizes = arrow(screen.Thousands(chars(m.before)), sizes)
 	case added:
 	}
 	text := fmt.Sprintf("%d. %s (%s) %s, %s characters", m.Position, m.Name, role, strings.ToLower(string(m.Change)), sizes)
 	if from, to := m.before.StableChars, m.after.StableChars; from != to && m.Change == changed {
-		text += ", cache boundary at " + arrow(thousands(from), thousands(to))
+		text += ", cache boundary at " + arrow(screen.Thousands(from), screen.Thousands(to))
 	}
 	return text
 }

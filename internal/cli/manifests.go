@@ -23,6 +23,7 @@ const (
 	kindAgent         = "Agent"
 	kindPromptProfile = "PromptProfile"
 	kindModelProvider = "ModelProvider"
+	kindSession       = "Session"
 	kindConfigMap     = "ConfigMap"
 	kindSecret        = "Secret"
 )
@@ -65,6 +66,8 @@ type project struct {
 	turn    *v1alpha1.Turn
 	agent   *v1alpha1.Agent
 	profile *v1alpha1.PromptProfile
+	// session of the Turn, with the UID it has here; nil if it has none.
+	session *v1alpha1.Session
 	// skills are available to every Agent.
 	skills []prepare.Skill
 	// read are the ConfigMap keys that were asked for, with their values, nil for one that is missing.
@@ -118,12 +121,15 @@ func find(set *manifest.Set, turn string, skills []prepare.Skill) (*project, err
 	if p.profile, ok = set.PromptProfile(p.turn.Namespace, ref); !ok {
 		return nil, fail(ExitFailed, p.missing(kindAgent, p.agent.Name, "spec.promptProfileRef.name", kindPromptProfile, ref))
 	}
+	if ref := p.turn.Spec.SessionRef; ref != nil {
+		p.session = p.conversation(ref.Name)
+	}
 	return p, nil
 }
 
 // objects are what the messages of the Turn are made of.
 func (p *project) objects() translate.Objects {
-	return translate.Objects{Turn: p.turn, Agent: p.agent, Profile: p.profile, ConfigMaps: p.configMaps, ManagerSkills: p.skills}
+	return translate.Objects{Turn: p.turn, Agent: p.agent, Profile: p.profile, ConfigMaps: p.configMaps, ManagerSkills: p.skills, Session: p.session}
 }
 
 // configMaps reads the ConfigMaps of the manifests, and notes what was asked for.

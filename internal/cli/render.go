@@ -11,6 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/screen"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -29,7 +30,8 @@ names), and how they came about. It asks no model and needs no Secret. With --no
 each time.
 
 The text output puts "| " before each line of a message, and marks where the part of the system prompt ends that
-providers can cache; take -o json for the messages as they are.
+providers can cache; take -o json for the messages as they are. The messages of a Session's earlier Turns are not among
+them: only its store has these.
 
 With --diff it prints what a change does to the prompt: -f is the new state, OTHER (a file, a directory or -) the old one.
 Objects of OTHER stand in for those of -f with the same kind, namespace and name; what OTHER does not hold counts as
@@ -101,8 +103,9 @@ func (r *renderer) render(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	r.withoutHistory(p)
 	if r.output == outputText {
-		return r.env.print(shown(renderText(p, prepared)))
+		return r.env.print(screen.Safe(renderText(p, prepared)))
 	}
 	text, err := encode(rendering{
 		Messages: prepared.Messages, Tools: append([]prompt.Tool{}, prepared.Tools...),
@@ -112,6 +115,13 @@ func (r *renderer) render(ctx context.Context, args []string) error {
 		return fail(ExitFailed, err)
 	}
 	return r.env.print(text)
+}
+
+// withoutHistory says what a Turn of a Session would be told beside what is shown.
+func (r *renderer) withoutHistory(p *project) {
+	if p.session != nil {
+		r.env.tell("note: what was said before in Session %s/%s is not shown; a run puts it before the message", p.session.Namespace, p.session.Name)
+	}
 }
 
 // preparation is the record of a preparation as a Turn's status has it.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/screen"
 )
 
 // longestID is how many characters of a name or an id are shown.
@@ -34,15 +35,15 @@ func table(rows []row) string {
 func reportRows(p *prepare.Prepared) []row {
 	r, from := p.Report, p.Report.Provenance
 	return []row{
-		{"promptProfile", oneLine(fmt.Sprintf("%s (%s %s)", r.Profile.Name, r.Profile.ID, r.Profile.Version), longestID)},
+		{"promptProfile", screen.Line(fmt.Sprintf("%s (%s %s)", r.Profile.Name, r.Profile.ID, r.Profile.Version), longestID)},
 		{"promptRenderHash", r.RenderHash},
 		{"promptHash", r.PromptHash},
 		{"contextHash", r.ContextHash},
 		{"mode", string(r.Mode)},
 		{"sections", cmp.Or(names(r.Sections), "none")},
 		{"blank sections", names(blankSections(r))},
-		{"stableChars", thousands(r.StableChars)},
-		{"dynamicChars", thousands(r.DynamicChars)},
+		{"stableChars", screen.Thousands(r.StableChars)},
+		{"dynamicChars", screen.Thousands(r.DynamicChars)},
 		{"tools", cmp.Or(names(toolNames(p)), "none")},
 		{"expression", expressionText(p.Assembly.Expression)},
 		{"responseStyle", styleText(p.Assembly.ResponseStyle)},
@@ -58,7 +59,7 @@ func reportRows(p *prepare.Prepared) []row {
 func names(all []string) string {
 	shown := make([]string, 0, len(all))
 	for _, name := range all {
-		shown = append(shown, oneLine(name, longestID))
+		shown = append(shown, screen.Line(name, longestID))
 	}
 	return strings.Join(shown, ", ")
 }
@@ -101,7 +102,7 @@ func expressionText(e turncontext.Expression) string {
 		{"explanationDensity", string(e.ExplanationDensity), string(d.ExplanationDensity)},
 	} {
 		if f.have != f.usual && f.have != "" {
-			parts = append(parts, f.name+" "+oneLine(f.have, longestID))
+			parts = append(parts, f.name+" "+screen.Line(f.have, longestID))
 		}
 	}
 	return cmp.Or(strings.Join(parts, ", "), "as by default")
@@ -113,7 +114,7 @@ func styleText(s turncontext.ResponseStyle) string {
 		parts = append(parts, fmt.Sprintf("preferMarkdown %t", *s.PreferMarkdown))
 	}
 	if s.MaxAnswerChars != nil {
-		parts = append(parts, "maxAnswerChars "+thousands(*s.MaxAnswerChars))
+		parts = append(parts, "maxAnswerChars "+screen.Thousands(*s.MaxAnswerChars))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -125,7 +126,7 @@ func contributionsText(r prepare.Report) string {
 		if c.Trusted {
 			trust = "trusted"
 		}
-		parts = append(parts, fmt.Sprintf("%s (%s, %s characters)", oneLine(c.Name, longestID), trust, thousands(c.Chars)))
+		parts = append(parts, fmt.Sprintf("%s (%s, %s characters)", screen.Line(c.Name, longestID), trust, screen.Thousands(c.Chars)))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -134,11 +135,11 @@ func contributionsText(r prepare.Report) string {
 func leftOutRows(p *prepare.Prepared) []row {
 	var rows []row
 	for _, d := range p.Assembly.Dropped {
-		rows = append(rows, row{d.Kind + " " + oneLine(d.ID, longestID), d.Reason})
+		rows = append(rows, row{d.Kind + " " + screen.Line(d.ID, longestID), d.Reason})
 	}
 	for _, c := range p.Report.Contributions {
 		if c.LeftOut > 0 {
-			rows = append(rows, row{"contribution " + oneLine(c.Name, longestID), fmt.Sprintf("cut by %s characters", thousands(c.LeftOut))})
+			rows = append(rows, row{"contribution " + screen.Line(c.Name, longestID), fmt.Sprintf("cut by %s characters", screen.Thousands(c.LeftOut))})
 		}
 	}
 	return rows

@@ -7,6 +7,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/screen"
 )
 
 // renderText shows messages to a person. Each of their lines begins with a bar, so that nothing in them can pass for a
@@ -14,9 +15,9 @@ import (
 func renderText(p *project, prepared *prepare.Prepared) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d messages to model %s of ModelProvider %s\n",
-		p.title(), len(prepared.Messages), oneLine(prepared.Model, longestID), prepared.Provider)
+		p.title(), len(prepared.Messages), screen.Line(prepared.Model, longestID), prepared.Provider)
 	for i, m := range prepared.Messages {
-		fmt.Fprintf(&b, "\n%d. %s (%s), %s characters\n", i+1, m.Name, m.Role, thousands(chars(m)))
+		fmt.Fprintf(&b, "\n%d. %s (%s), %s characters\n", i+1, m.Name, m.Role, screen.Thousands(chars(m)))
 		b.WriteString(quote(m))
 	}
 	b.WriteString("\nReport\n" + table(reportRows(prepared)))
@@ -24,7 +25,7 @@ func renderText(p *project, prepared *prepare.Prepared) string {
 		b.WriteString("\nLeft out\n" + table(rows))
 	}
 	if n := prepared.Report.ReplacedBytes; n > 0 {
-		fmt.Fprintf(&b, "\n%s bytes of the input were no UTF-8 and became U+FFFD\n", thousands(n))
+		fmt.Fprintf(&b, "\n%s bytes of the input were no UTF-8 and became U+FFFD\n", screen.Thousands(n))
 	}
 	return b.String()
 }
@@ -39,33 +40,13 @@ func quote(m model.Message) string {
 	case m.Content == "":
 		return ""
 	case m.StableChars == 0:
-		return bars(m.Content)
+		return screen.Quote(m.Content)
 	}
 	runes := []rune(m.Content)
 	boundary := min(m.StableChars, len(runes))
-	marker := fmt.Sprintf("+-- cache boundary: the %s characters above are the stable part --\n", thousands(boundary))
+	marker := fmt.Sprintf("+-- cache boundary: the %s characters above are the stable part --\n", screen.Thousands(boundary))
 	if boundary == len(runes) {
-		return bars(m.Content) + marker
+		return screen.Quote(m.Content) + marker
 	}
-	return bars(string(runes[:boundary])) + marker + bars(strings.TrimPrefix(string(runes[boundary:]), "\n"))
-}
-
-func bars(text string) string {
-	var b strings.Builder
-	for line := range strings.SplitSeq(text, "\n") {
-		if line != "" {
-			line = " " + line
-		}
-		b.WriteString("|" + line + "\n")
-	}
-	return b.String()
-}
-
-// thousands writes a number with a comma between its thousands.
-func thousands(n int) string {
-	digits := fmt.Sprint(n)
-	for at := len(digits) - 3; at > 0; at -= 3 {
-		digits = digits[:at] + "," + digits[at:]
-	}
-	return digits
+	return screen.Quote(string(runes[:boundary])) + marker + screen.Quote(strings.TrimPrefix(string(runes[boundary:]), "\n"))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/screen"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -46,7 +47,11 @@ Keys come from Secrets of the manifests, or with --env-secret from the environme
 
 With --data-dir the journal is kept. The same Turn with the same Agent, PromptProfile, ModelProviders, ConfigMaps, skills
 and --now then goes on where it stopped, or shows what came of it; what was paid for is not bought again. Anything that
-changes makes it a new Turn.
+changes makes it a new Turn. The Turns of a Session are run one after another, and each sees what was said before; a Session
+that the manifests do not hold is made. Its history belongs to its name, whatever else changes. capstan logs shows what a
+Turn did.
+
+On a terminal, standard error shows each request, reply and call as it happens.
 
 Ctrl-C stops the run at once; a second one kills the program.
 
@@ -125,45 +130,63 @@ func endedBefore(t *v1alpha1.Turn, now time.Time) bool {
 	return false
 }
 
-// execute runs the Turn, or goes on with it, and writes its status. The result is nil if the Turn has not ended.
+// execute runs the Turn, or goes on with it, and writes its status. The result is nil if the Turn was not run.
 func (r *runner) execute(ctx context.Context, p *project, t *v1alpha1.Turn, chain []translate.Link) (result *turn.Result, err error) {
 	// A second signal has its usual effect, which is to kill.
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
 	defer context.AfterFunc(watched, release)()
-	cause := turn.ErrCancelled
-	if r.dataDir != "" {
-		cause = errInterrupted
-	}
 	steady := context.WithoutCancel(ctx)
-	work, cancel := context.WithCancelCause(steady)
-	defer cancel(nil)
-	defer context.AfterFunc(watched, func() { cancel(cause) })()
+	life, abandon := context.WithCancelCause(steady)
+	defer abandon(nil)
 
 	store, err := r.openStore(steady)
 	if err != nil {
 		return nil, fail(ExitFailed, err)
 	}
 	defer func() { err = errors.Join(err, store.close()) }()
-	past, err := store.Load(steady, string(t.UID))
+	before, err := store.past(steady, string(t.UID))
 	if err != nil {
-		return nil, fail(ExitFailed, fmt.Errorf("failed to load the journal: %w", err))
+		return nil, fail(ExitFailed, err)
 	}
-	binding := r.bind(t, past)
-	in, err := translate.Input(t, p.agent, chain, func(ctx context.Context) (prepare.Input, error) {
+	if closed, err := r.converse(steady, p, t, store, before); err != nil || closed {
+		return nil, err
+	}
+	binding := r.bind(t, before)
+	in, err := translate.Input(t, p.agent, chain, p.session, func(ctx context.Context) (prepare.Input, error) {
 		return translate.Preparation(ctx, p.objects(), t.Status.StartTime.Time)
 	})
 	if err != nil {
 		return nil, fail(ExitFailed, p.located(err.Error()))
 	}
-	in.Epoch = binding.epoch
-	engine := &turn.Engine{Journal: store, Now: r.clock()}
-	result, err = engine.Run(work, in)
+	in.Epoch, in.Executor = binding.epoch, executorName
+	if r.dataDir == "" {
+		in.Cancel = watched.Done() // nothing would be left to go on with
+	} else {
+		defer context.AfterFunc(watched, func() { abandon(errInterrupted) })()
+	}
+	result, err = r.engine(p, store).Run(life, in)
 	if err != nil {
-		return nil, r.stopped(p, t, err, work.Err() != nil)
+		return nil, r.stopped(p, t, err, life.Err() != nil)
 	}
 	translate.Finish(t, result, binding.end(r.clock()))
 	return result, nil
+}
+
+// storePatience is how long the store of a run may fail: it is a file of this machine, which does not come back by waiting
+// for long.
+const storePatience = 10 * time.Second
+
+// engine returns what runs the Turn, and tells a person who watches how it gets on.
+func (r *runner) engine(p *project, s *store) *turn.Engine {
+	e := &turn.Engine{Journal: s, Now: r.clock(), Patience: storePatience}
+	if r.env.ErrIsTerminal {
+		e.Journal = &progress{Journal: s, env: r.env, question: screen.Line(p.turn.Spec.Message, longestQuestion)}
+	}
+	e.Waiting = func(_ turn.Input, err error, again time.Duration) {
+		r.env.tell("Waiting for the journal, trying again in %s: %s", again.Round(time.Millisecond), err)
+	}
+	return e
 }
 
 // stopped says why a Turn has not ended.

@@ -11,12 +11,8 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/providers"
-	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
-
-// longestQuestion is how many characters of the message a progress line repeats.
-const longestQuestion = 60
 
 // readSecret is a providers.SecretReader of the manifests.
 func (p *project) readSecret(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
@@ -44,7 +40,7 @@ func (r *runner) chain(ctx context.Context, p *project, cache *providers.Cache) 
 			if err != nil {
 				return nil, fail(ExitFailed, p.noSecret(object.Name, err))
 			}
-			link.Provider = r.announced(p, object.Name, provider)
+			link.Provider = provider
 		}
 		chain = append(chain, link)
 	}
@@ -59,31 +55,4 @@ func (p *project) noSecret(provider string, err error) error {
 			missing.Reason, p.held(kindSecret), missing.Secret, missing.Key)
 	}
 	return p.problem(kindModelProvider, provider, "", message)
-}
-
-// announced returns a provider that tells a person who watches what is asked of it.
-func (r *runner) announced(p *project, name string, provider model.Provider) model.Provider {
-	if !r.env.ErrIsTerminal {
-		return provider
-	}
-	return &announcer{Provider: provider, env: r.env, name: name, question: oneLine(p.turn.Spec.Message, longestQuestion)}
-}
-
-// announcer writes a line for each request. The requests of a Turn come one after another.
-type announcer struct {
-	model.Provider
-	env            Environment
-	name, question string
-	asked          int
-}
-
-// Generate tells what is asked, and asks.
-func (a *announcer) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
-	a.asked++
-	again := ""
-	if a.asked > 1 {
-		again = fmt.Sprintf(" (request %d)", a.asked)
-	}
-	a.env.tell("Asking %s of ModelProvider %s%s: %s", oneLine(req.Model, longestQuestion), a.name, again, a.question)
-	return a.Provider.Generate(ctx, req)
 }

@@ -63,6 +63,26 @@ func (s *store) close() error {
 	return nil
 }
 
+// past is what a journal says of earlier runs; zero if there were none.
+type past struct {
+	// first and last are the first entry and the last one.
+	first, last journal.Entry
+}
+
+// past reads how far the Turn has got.
+func (s *store) past(ctx context.Context, uid string) (past, error) {
+	var p past
+	for e, err := range s.Read(ctx, uid, 0) {
+		if err != nil {
+			return past{}, fmt.Errorf("failed to read the journal: %w", err)
+		}
+		if p.last = e; e.Seq == 1 {
+			p.first = e
+		}
+	}
+	return p, nil
+}
+
 // identity returns the UID of the Turn: the same for the same inputs, another for any that differ. What does not bear on
 // the run is no input: desiredState, the time to live, and Secrets, which may be rotated.
 func (p *project) identity(ctx context.Context, now time.Time) (types.UID, error) {
@@ -75,11 +95,15 @@ func (p *project) identity(ctx context.Context, now time.Time) (types.UID, error
 		Providers                       map[string]v1alpha1.ModelProviderSpec
 		ConfigMaps                      map[string]*string `json:",omitempty"`
 		ManagerSkills                   []prepare.Skill    `json:",omitempty"`
+		Subject                         string             `json:",omitempty"`
 	}{
 		Namespace: p.turn.Namespace, Turn: p.turn.Name, Agent: p.agent.Name, Profile: p.profile.Name, Now: now.UTC(),
 		TurnSpec: *p.turn.Spec.DeepCopy(), AgentSpec: p.agent.Spec, ProfileSpec: p.profile.Spec,
 		Providers:  map[string]v1alpha1.ModelProviderSpec{},
 		ConfigMaps: p.contents(ctx, now), ManagerSkills: p.skills,
+	}
+	if p.session != nil {
+		inputs.Subject = p.session.Spec.Subject
 	}
 	inputs.TurnSpec.DesiredState, inputs.TurnSpec.TTLSecondsAfterFinished = "", nil
 	for _, m := range p.agent.Spec.Models {
@@ -91,8 +115,13 @@ func (p *project) identity(ctx context.Context, now time.Time) (types.UID, error
 	if err != nil {
 		return "", fmt.Errorf("failed to identify the Turn: %w", err)
 	}
+	return uidOf(data), nil
+}
+
+// uidOf is the UID of whatever these bytes identify.
+func uidOf(data []byte) types.UID {
 	const version = 8 // of UUIDs whose making is the maker's own
-	return types.UID(uuid.NewHash(sha256.New(), uuid.Nil, data, version).String()), nil
+	return types.UID(uuid.NewHash(sha256.New(), uuid.Nil, data, version).String())
 }
 
 // contents returns what the objects refer to in ConfigMaps, by name and key, nil for what is missing. What is read to make
@@ -123,19 +152,15 @@ func (b binding) end(clock func() time.Time) time.Time {
 
 // bind writes into the status what a cluster writes when it binds a Turn. A Turn that had stopped gets a new epoch and its
 // time anew, as after a suspension; one that had ended is shown with the epoch and the times it had.
-func (r *runner) bind(t *v1alpha1.Turn, past []journal.Entry) binding {
-	b := binding{epoch: 1}
+func (r *runner) bind(t *v1alpha1.Turn, p past) binding {
+	b := binding{epoch: p.last.Epoch + 1}
 	now := r.clock()()
 	start := metav1.NewMicroTime(now)
-	if n := len(past); n > 0 {
-		last := past[n-1]
-		b.epoch = last.Epoch + 1
-		if last.Kind == journal.Finalized {
-			b.epoch, b.ended, now = last.Epoch, last.Time, last.Time
-			start = metav1.NewMicroTime(past[0].Time)
-			r.env.tell("note: the Turn had ended at %s and is not run again: change it, or remove %s, to run it anew",
-				last.Time.Format(time.RFC3339), filepath.Join(r.dataDir, journalFile))
-		}
+	if last := p.last; last.Kind == journal.Finalized {
+		b.epoch, b.ended, now = last.Epoch, last.Time, last.Time
+		start = metav1.NewMicroTime(p.first.Time)
+		r.env.tell("note: the Turn had ended at %s and is not run again: change it, or remove %s, to run it anew",
+			last.Time.Format(time.RFC3339), filepath.Join(r.dataDir, journalFile))
 	}
 	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", executorName), now)
 	t.Status.StartTime = &start

@@ -10,6 +10,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/screen"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -55,14 +56,14 @@ func (r *runner) remarks(t *v1alpha1.Turn, result *turn.Result) {
 	if f := result.Fallback; f != nil {
 		r.env.tell("%s answered in place of %s", f.To, f.From)
 	}
-	if result.Resumed {
+	if result.Counts.Resumes > 0 {
 		r.env.tell("The Turn went on from its journal.")
 	}
 	r.env.tell("%s", translate.Summary(t))
 	if t.Status.Result != nil && t.Status.Result.Citations != nil {
 		sources := make([]string, 0, len(t.Status.Result.Citations.Local))
 		for _, s := range t.Status.Result.Citations.Local {
-			sources = append(sources, oneLine(s, longestSource))
+			sources = append(sources, screen.Line(s, longestSource))
 		}
 		r.env.tell("Sources: %s", strings.Join(sources, ", "))
 	}

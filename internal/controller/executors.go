@@ -23,13 +23,14 @@ type ExecutorReconciler struct {
 	Now    func() time.Time
 	// Namespace of the Leases.
 	Namespace string
-	// Self is the executor of this process, if it has one. It is alive as long as this code runs, whatever its Lease
+	// Self is the executor of this process, empty if it has none. It is alive as long as this code runs, whatever its Lease
 	// says, and still takes no Turns before it holds one.
 	Self string
 	// Turns is told whom to look at again.
 	Turns *TurnReconciler
 
-	// known are the capacities of the executors that live, by name. The one worker of this controller owns it.
+	leases leases
+	// known are the capacities of the executors that may get Turns, by name. The one worker of this controller owns it.
 	known map[string]int
 }
 
@@ -44,31 +45,58 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	if !ok || req.Namespace != r.Namespace {
 		return ctrl.Result{}, nil
 	}
-	var lease coordinationv1.Lease
-	err := r.Client.Get(ctx, req.NamespacedName, &lease)
-	if client.IgnoreNotFound(err) != nil {
+	if err := r.start(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	left := time.Duration(0)
-	if !apierrors.IsNotFound(err) {
-		left = expiry(&lease).Sub(r.Now())
-	}
-	if left <= 0 {
-		delete(r.known, name)
-		return ctrl.Result{}, r.wakeTurnsOf(ctx, name)
-	}
-	// A renewal is no news; an executor that appears, or takes more Turns than before, is.
-	if capacity := capacityOf(&lease); r.known[name] != capacity {
-		if r.known == nil {
-			r.known = map[string]int{}
+	var lease coordinationv1.Lease
+	if err := r.Client.Get(ctx, req.NamespacedName, &lease); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.leases.forget(req.Name)
+			return ctrl.Result{}, r.lost(ctx, name)
 		}
-		r.known[name] = capacity
-		r.Turns.places.wakeAll()
-		if err := r.wakeTurnsOfLost(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	left, trusted := r.leases.look(&lease, r.Now())
+	if left <= 0 {
+		return ctrl.Result{}, r.lost(ctx, name)
+	}
+	if trusted {
+		if err := r.found(ctx, name, capacityOf(&lease)); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
 	return ctrl.Result{RequeueAfter: left}, nil
+}
+
+// start sees, once, the Leases that there are before anything happens to them.
+func (r *ExecutorReconciler) start(ctx context.Context) error {
+	if r.leases.started() {
+		return nil
+	}
+	all, err := r.list(ctx)
+	if err == nil {
+		r.leases.start(all, r.Now())
+	}
+	return err
+}
+
+// lost brings back the Turns of an executor that is gone.
+func (r *ExecutorReconciler) lost(ctx context.Context, name string) error {
+	delete(r.known, name)
+	return r.wakeTurnsOf(ctx, name)
+}
+
+// found brings back who waits for an executor. A renewal is no news; one that appears, or takes more Turns than before, is.
+func (r *ExecutorReconciler) found(ctx context.Context, name string, capacity int) error {
+	if now, known := r.known[name]; known && now == capacity {
+		return nil
+	}
+	if r.known == nil {
+		r.known = map[string]int{}
+	}
+	r.known[name] = capacity
+	r.Turns.places.wakeAll()
+	return r.wakeTurnsOfLost(ctx)
 }
 
 // wakeTurnsOfLost brings back the Turns that are bound to executors that do not live: there was none to take them.
@@ -107,21 +135,31 @@ func (r *ExecutorReconciler) wakeTurnsOf(ctx context.Context, name string) error
 	return nil
 }
 
-// live are the executors whose Leases have not run out.
+// live are the executors that may get Turns.
 func (r *ExecutorReconciler) live(ctx context.Context) ([]ExecutorInfo, error) {
-	var leases coordinationv1.LeaseList
-	err := r.Client.List(ctx, &leases, client.InNamespace(r.Namespace), client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue})
+	if err := r.start(ctx); err != nil {
+		return nil, err
+	}
+	leases, err := r.list(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var all []ExecutorInfo
-	for i := range leases.Items {
-		l := &leases.Items[i]
-		if r.Now().Before(expiry(l)) {
-			all = append(all, ExecutorInfo{Name: strings.TrimPrefix(l.Name, executor.LeasePrefix), Capacity: capacityOf(l)})
+	now := r.Now()
+	for i := range leases {
+		l := &leases[i]
+		capacity := capacityOf(l) // 0 where the executor stops: what it is given it hands back
+		if _, trusted := r.leases.look(l, now); trusted && capacity > 0 {
+			all = append(all, ExecutorInfo{Name: strings.TrimPrefix(l.Name, executor.LeasePrefix), Capacity: capacity})
 		}
 	}
 	return all, nil
+}
+
+func (r *ExecutorReconciler) list(ctx context.Context) ([]coordinationv1.Lease, error) {
+	var leases coordinationv1.LeaseList
+	err := r.Client.List(ctx, &leases, client.InNamespace(r.Namespace), client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue})
+	return leases.Items, err
 }
 
 // lives says whether an executor may still be at work.
@@ -129,18 +167,17 @@ func (r *ExecutorReconciler) lives(ctx context.Context, name string) (bool, erro
 	if name == r.Self {
 		return true, nil
 	}
+	if err := r.start(ctx); err != nil {
+		return false, err
+	}
 	var l coordinationv1.Lease
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: executor.LeasePrefix + name}, &l)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
-	return err == nil && r.Now().Before(expiry(&l)), err
-}
-
-// expiry is when a Lease runs out; a Lease that was never renewed has run out.
-func expiry(l *coordinationv1.Lease) time.Time {
-	if l.Spec.RenewTime == nil || l.Spec.LeaseDurationSeconds == nil {
-		return time.Time{}
+	if err != nil {
+		return false, err
 	}
-	return l.Spec.RenewTime.Add(time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second)
+	left, _ := r.leases.look(&l, r.Now())
+	return left > 0, nil
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -18,14 +18,15 @@ func TestExecutorsComeAndGo(t *testing.T) {
 	other := turnWith(boundTo("other"), func(t *v1alpha1.Turn) { t.Name, t.UID = "other-turn", "u1" })
 	own := turnWith(boundTo("self"), func(t *v1alpha1.Turn) { t.Name, t.UID = "own-turn", "u2" })
 	lost := turnWith(boundTo("lost"), func(t *v1alpha1.Turn) { t.Name, t.UID = "lost-turn", "u3" })
-	b := newBench(t, interceptor.Funcs{}, other, own, lost, leaseOf("other", 3, now.Add(-10*time.Second)))
+	lease := leaseOf("other", 3, now.Add(-10*time.Second))
+	b := newBench(t, interceptor.Funcs{}, other, own, lost, lease)
 	b.turns.places.take(wants("waits", "agent", 0), nil)
+	clock := now
+	b.executors.Now = func() time.Time { return clock }
 	look := func(why string, after time.Duration, woken ...string) {
 		t.Helper()
 		b.woken = nil
-		result, err := b.executors.Reconcile(t.Context(), reconcile.Request{
-			NamespacedName: client.ObjectKey{Namespace: "capstan-system", Name: executor.LeasePrefix + "other"},
-		})
+		result, err := b.executors.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(lease)})
 		if err != nil || result.RequeueAfter != after {
 			t.Errorf("%s: got %v, %v, want to look again after %s", why, result, err, after)
 		}
@@ -33,9 +34,21 @@ func TestExecutorsComeAndGo(t *testing.T) {
 			t.Errorf("%s: woke others (-want +got):\n%s", why, diff)
 		}
 	}
-	look("an executor that appears takes those who wait, and those of the lost", 5*time.Second, "waits", "lost-turn")
-	look("a renewal is no news", 5*time.Second)
-	b.executors.Now = func() time.Time { return now.Add(5 * time.Second) }
+	change := func(f func()) {
+		t.Helper()
+		f()
+		if err := b.client.Update(t.Context(), lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look("an executor that appears takes those who wait, and those of the lost", 15*time.Second, "waits", "lost-turn")
+	clock = clock.Add(5 * time.Second)
+	look("what has not changed is no renewal", 10*time.Second)
+	change(func() { lease.Spec.RenewTime = new(metav1.NewMicroTime(clock)) })
+	look("a renewal is no news", 15*time.Second)
+	change(func() { lease.Annotations[executor.CapacityAnnotation] = "4" })
+	look("one that takes more Turns is", 15*time.Second, "waits", "lost-turn")
+	clock = clock.Add(15 * time.Second)
 	look("a Lease that has run out frees its Turns", 0, "other-turn")
 	if lives, err := b.executors.lives(t.Context(), "self"); !lives || err != nil {
 		t.Errorf("this process lives whatever its Lease says: %t, %v", lives, err)
@@ -43,23 +56,32 @@ func TestExecutorsComeAndGo(t *testing.T) {
 	if live, err := b.executors.live(t.Context()); len(live) != 0 || err != nil {
 		t.Errorf("nobody without a Lease may get Turns: %v, %v", live, err)
 	}
+	change(func() { lease.Spec.RenewTime = new(metav1.NewMicroTime(clock)) })
+	look("an executor that is back takes those who wait", 15*time.Second, "waits", "lost-turn")
+	if err := b.client.Delete(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	look("a Lease that is gone frees its Turns at once", 0, "other-turn")
+	if lives, err := b.executors.lives(t.Context(), "other"); lives || err != nil {
+		t.Errorf("an executor without a Lease does not live: %t, %v", lives, err)
+	}
+	lease.ResourceVersion = ""
+	clock = clock.Add(time.Hour)
+	if err := b.client.Create(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	look("a Lease that appears was just made, whatever it says", 15*time.Second, "waits", "lost-turn")
 }
 
-func TestExpiry(t *testing.T) {
-	for name, tc := range map[string]struct {
-		change func(*coordinationv1.Lease)
-		want   time.Time
-	}{
-		"a renewed Lease":        {func(*coordinationv1.Lease) {}, now.Add(15 * time.Second)},
-		"one that was never":     {func(l *coordinationv1.Lease) { l.Spec.RenewTime = nil }, time.Time{}},
-		"one without a duration": {func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = nil }, time.Time{}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l := leaseOf("e", 1, now)
-			tc.change(l)
-			if got := expiry(l); !got.Equal(tc.want) {
-				t.Errorf("runs out at %s, want %s", got, tc.want)
-			}
-		})
+// TestAProcessWithoutAnExecutorHasNone: its own name is empty then, and no executor is called so.
+func TestAProcessWithoutAnExecutorHasNone(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, leaseOf("other", 3, now))
+	b.executors.Self = ""
+	live, err := b.executors.live(t.Context())
+	if diff := cmp.Diff([]ExecutorInfo{{Name: "other", Capacity: 3}}, live); diff != "" || err != nil {
+		t.Errorf("the executors are others: %v (-want +got):\n%s", err, diff)
+	}
+	if lives, err := b.executors.lives(t.Context(), "gone"); lives || err != nil {
+		t.Errorf("an executor without a Lease does not live: %t, %v", lives, err)
 	}
 }

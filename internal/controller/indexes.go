@@ -18,6 +18,7 @@ const (
 	indexTurnAgent        = "spec.agentRef.name"         // of Turns that have not ended
 	indexTurnExecutor     = "status.executor.name:bound" // of Turns that have not ended
 	indexTurnConfigMap    = "spec:configMapKeyRef.name"  // of Turns that have no prompt
+	indexTurnSession      = "spec.sessionRef.name"       // of Turns that have not ended; the API server selects by it, too
 )
 
 // SetupIndexes makes the cache find objects by what they refer to. It must be called once, before the reconcilers are set up.
@@ -48,10 +49,19 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			}
 			return nil
 		}},
+		{&v1alpha1.Turn{}, indexTurnSession, turnSession},
 	} {
 		if err := indexer.IndexField(ctx, i.object, i.field, i.values); err != nil {
 			return fmt.Errorf("failed to index %T by %s: %w", i.object, i.field, err)
 		}
+	}
+	return nil
+}
+
+// turnSession is the Session of a Turn that has not ended.
+func turnSession(o client.Object) []string {
+	if t := o.(*v1alpha1.Turn); t.Spec.SessionRef != nil && !t.IsFinished() {
+		return []string{t.Spec.SessionRef.Name}
 	}
 	return nil
 }

@@ -171,6 +171,7 @@ func TestPlacesSideBySide(t *testing.T) {
 	requests := map[types.NamespacedName]request{}
 	for i := range turns {
 		r := wants(fmt.Sprintf("t%03d", i), fmt.Sprintf("agent-%d", i%agents), perAgent)
+		r.turn.Namespace, r.agent.Namespace = fmt.Sprintf("n%d", i%4), fmt.Sprintf("n%d", i%4)
 		requests[r.turn] = r
 		queue <- r.turn
 	}
@@ -290,4 +291,14 @@ func TestClaimGoesBeyondLimits(t *testing.T) {
 	if p.taken[wanted.turn].executor != "full" {
 		t.Error("the place is not counted")
 	}
+}
+
+// TestClaimPassesFurtherPlacesOn: those behind it may have been kept from them.
+func TestClaimPassesFurtherPlacesOn(t *testing.T) {
+	h := newHall()
+	h.takes("a", "agent", 0, 0)
+	h.takes("b", "agent", 0, 0)
+	h.woken = nil
+	h.claim(wants("a", "agent", 0), []ExecutorInfo{{Name: "e", Capacity: 2}})
+	h.expect(t, "the second place must wake who is next", "b")
 }

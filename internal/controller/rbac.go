@@ -13,8 +13,11 @@ package controller
 // Turns are followed alike; delete is for those whose ttlSecondsAfterFinished has passed.
 // +kubebuilder:rbac:groups=capstan.dev,resources=turns,verbs=get;list;watch;delete
 
-// The observed state of all four kinds. All writes are updates, which fail if the object has changed meanwhile. Reading a status is part of reading its object, so get on the subresource is not needed.
-// +kubebuilder:rbac:groups=capstan.dev,resources=agents/status;modelproviders/status;promptprofiles/status;turns/status,verbs=update
+// Sessions are made for Turns that name one that is not there; delete is for those whose ttlSecondsAfterLastTurn has passed.
+// +kubebuilder:rbac:groups=capstan.dev,resources=sessions,verbs=get;list;watch;create;delete
+
+// The observed state of all five kinds. All writes are updates, which fail if the object has changed meanwhile. Reading a status is part of reading its object, so get on the subresource is not needed.
+// +kubebuilder:rbac:groups=capstan.dev,resources=agents/status;modelproviders/status;promptprofiles/status;sessions/status;turns/status,verbs=update
 
 // Credentials of model providers, each read by the name that a ModelProvider gives, when it is used. Without list and
 // watch a Secret that no object names cannot be found, and no Secret is kept in a cache.
@@ -28,6 +31,11 @@ package controller
 
 // Events about the four kinds, in the namespaces where these are. A patch raises the count of a repeated Event.
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Who asks for the journal of a Turn, and whether they may read it, is asked of the API server: the read API has no users
+// of its own.
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
 // In the manager's own namespace alone: the Lease of each executor (watched, so that the Turns of a lost one are bound
 // anew; deleted when its executor has stopped) and the Lease of leader election.

@@ -43,12 +43,19 @@ func newBench(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *
 		t.Fatal(err)
 	}
 	b := &bench{client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.Turn{}, &v1alpha1.Agent{}).WithInterceptorFuncs(funcs).
+		WithStatusSubresource(&v1alpha1.Turn{}, &v1alpha1.Agent{}, &v1alpha1.Session{}).WithInterceptorFuncs(funcs).
+		WithIndex(&v1alpha1.Turn{}, indexTurnSession, turnSession).
+		WithIndex(&v1alpha1.Turn{}, FieldCompletionTime, func(o client.Object) []string {
+			if end := o.(*v1alpha1.Turn).Status.CompletionTime; end != nil {
+				return []string{end.String()}
+			}
+			return []string{""}
+		}).
 		WithIndex(&v1alpha1.Turn{}, indexTurnExecutor, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.Turn).BoundTo()}
 		}).Build()}
 	clock := func() time.Time { return now }
-	b.turns = &TurnReconciler{Client: b.client, Reader: b.client, Events: events.NewFakeRecorder(10), Now: clock}
+	b.turns = &TurnReconciler{Client: b.client, Reader: b.client, Live: b.client, Events: events.NewFakeRecorder(10), Now: clock}
 	b.executors = &ExecutorReconciler{Client: b.client, Now: clock, Namespace: "capstan-system", Self: "self", Turns: b.turns}
 	b.turns.Executors = b.executors
 	b.turns.places = newPlaces(func(turn client.ObjectKey) { b.woken = append(b.woken, turn.Name) })
@@ -88,7 +95,7 @@ func leaseOf(name string, capacity int, renewed time.Time) *coordinationv1.Lease
 			Labels:      map[string]string{executor.LeaseLabel: executor.LeaseLabelValue},
 			Annotations: map[string]string{executor.CapacityAnnotation: strconv.Itoa(capacity)},
 		},
-		Spec: coordinationv1.LeaseSpec{RenewTime: &at, LeaseDurationSeconds: &seconds},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, RenewTime: &at, LeaseDurationSeconds: &seconds},
 	}
 }
 
@@ -256,6 +263,35 @@ func TestWritesThatLostComeBack(t *testing.T) {
 			}
 			if events := b.turns.Events.(*events.FakeRecorder).Events; len(events) != 0 {
 				t.Errorf("an end that was not written must not be told: %s", <-events)
+			}
+		})
+	}
+}
+
+// TestATurnThatCannotBeLookedAtIsPassed: it keeps its place in the queue, and the place that it was woken for goes to the next.
+func TestATurnThatCannotBeLookedAtIsPassed(t *testing.T) {
+	queued := turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0))
+	for name, b := range map[string]*bench{
+		"its look fails": newBench(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if _, ok := o.(*v1alpha1.Agent); ok {
+				return broken
+			}
+			return c.Get(ctx, key, o, opts...)
+		}}, queued.DeepCopy()),
+		"nobody has looked at its agent": newBench(t, interceptor.Funcs{}, queued.DeepCopy(), agentWith("", "")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b.turns.places.take(requestOf(queued), []ExecutorInfo{{Name: "full"}})
+			b.turns.places.take(wants("next", "other", 0), []ExecutorInfo{{Name: "full"}})
+			b.woken = nil
+			if _, err := b.look(t, "one"); client.IgnoreNotFound(err) != nil && !apierrors.IsInternalError(err) {
+				t.Fatal(err)
+			}
+			if !slices.Equal(b.woken, []string{"next"}) {
+				t.Errorf("woken: %v, want the next", b.woken)
+			}
+			if _, waits := b.turns.places.waiting[requestOf(queued).turn]; !waits {
+				t.Error("the Turn has lost its place in the queue")
 			}
 		})
 	}

@@ -30,7 +30,8 @@ import (
 )
 
 // TurnReconciler binds Turns to executors and ends those that never get to run. While a Turn is bound its executor owns
-// its status.
+// its status. Its cache holds the Turns that have not finished: one that is not found has finished or was deleted, which is
+// the same to those who wait for its place. FinishedTurns looks after what comes then.
 type TurnReconciler struct {
 	Client    client.Client
 	Events    events.EventRecorder
@@ -38,12 +39,16 @@ type TurnReconciler struct {
 	Now       func() time.Time
 	// Reader tells whether the ConfigMaps of Turns exist: the cache, or the API server where they may not be watched.
 	Reader client.Reader
+	// Live reads Sessions from the API server.
+	Live client.Reader
 	// Recheck is how often Turns that wait for a ConfigMap are looked at where ConfigMaps may not be watched; 0 watches them.
 	Recheck time.Duration
 
 	places *places
-	wrote  ownWrites
-	seed   struct {
+	// entering is held while Turns are told what their Session says, and locked while a Session is deleted that none names.
+	entering sync.RWMutex
+	wrote    ownWrites
+	seed     struct {
 		sync.Mutex
 		done bool
 	}
@@ -57,13 +62,15 @@ type turnQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 const bindingsAtOnce = 8
 
 // SetupWithManager registers the reconciler. A Turn is looked at when it appears, when its spec changes, when it has
-// ended or was handed back, when its agent changes, when a ConfigMap that it waits for appears, and when a place becomes
-// free for it.
+// ended or was handed back, when its agent changes, when a ConfigMap that it waits for appears, when it is its turn in its
+// Session, and when a place becomes free for it.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.places = newPlaces(func(turn types.NamespacedName) { r.enqueue(reconcile.Request{NamespacedName: turn}) })
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Turn{}, builder.WithPredicates(turnNews())).
 		Watches(&v1alpha1.Agent{}, handler.EnqueueRequestsFromMapFunc(r.waitersOf), builder.WithPredicates(agentNews())).
+		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(r.matesOf), builder.WithPredicates(queueOfSessionNews())).
+		Watches(&v1alpha1.Session{}, handler.EnqueueRequestsFromMapFunc(r.firstOf), builder.WithPredicates(sessionOpens())).
 		WatchesRawSource(source.Func(func(_ context.Context, q turnQueue) error {
 			r.queue.Store(&q)
 			return nil
@@ -123,11 +130,11 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if r.wrote.missing(&t) {
 		return ctrl.Result{RequeueAfter: staleInterval}, nil
 	}
-	v, err := r.view(ctx, &t)
+	v, d, err := r.judge(ctx, &t)
 	if err != nil {
+		r.places.pass(req.NamespacedName)
 		return ctrl.Result{}, err
 	}
-	d := decide(v)
 	again := ctrl.Result{RequeueAfter: d.after}
 	switch d.action {
 	case admit:
@@ -142,7 +149,7 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		return written(again, r.end(ctx, &t, d))
 	case remove:
 		r.places.leave(req.NamespacedName)
-		return written(again, r.remove(ctx, &t))
+		return written(again, removeTurn(ctx, r.Client, &t))
 	case observe:
 		r.places.leave(req.NamespacedName)
 		t.Status.ObservedGeneration = t.Generation
@@ -153,6 +160,8 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 			r.places.leave(req.NamespacedName)
 		case t.BoundTo() != "":
 			r.places.hold(&t)
+		default:
+			r.places.pass(req.NamespacedName)
 		}
 	}
 	return again, nil
@@ -182,6 +191,19 @@ func agentKey(t *v1alpha1.Turn) types.NamespacedName {
 	return types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
 }
 
+// judge gathers what a decision about a Turn is made from, and decides. A Turn that may be bound enters its Session first.
+func (r *TurnReconciler) judge(ctx context.Context, t *v1alpha1.Turn) (view, decision, error) {
+	v, err := r.view(ctx, t)
+	if err != nil {
+		return v, decision{}, err
+	}
+	d := decide(v)
+	if d.action == admit {
+		d, err = r.enter(ctx, v, d)
+	}
+	return v, d, err
+}
+
 // view gathers what a decision is made from.
 func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, error) {
 	v := view{turn: t, recheck: r.Recheck, now: r.Now()}
@@ -202,6 +224,11 @@ func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, erro
 		return v, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef.Name, err)
 	}
 	var err error
+	if ref := t.Spec.SessionRef; ref != nil {
+		if v.mates, err = sessionMates(ctx, r.Client, t.Namespace, ref.Name); err != nil {
+			return v, err
+		}
+	}
 	v.missing, err = missingConfigMap(ctx, r.Reader, t)
 	return v, err
 }
@@ -282,7 +309,7 @@ func queueReason(executors []ExecutorInfo) string {
 
 // wait writes down what a Turn waits for, if that is news. A Turn of a lost executor is unbound by it.
 func (r *TurnReconciler) wait(ctx context.Context, t *v1alpha1.Turn, reason, message string) error {
-	more := false
+	more := keepSessionOrder(t)
 	if t.BoundTo() != "" {
 		t.Status.Executor.Name = ""
 		more = true
@@ -320,6 +347,8 @@ func (r *TurnReconciler) end(ctx context.Context, t *v1alpha1.Turn, d decision) 
 		t.Status.StopReason = v1alpha1.StopDeadline
 	case v1alpha1.TurnReasonInvalidSpec:
 		t.Status.StopReason = v1alpha1.StopInvalidSpec
+	case v1alpha1.TurnReasonSessionClosed:
+		t.Status.StopReason = v1alpha1.StopSessionClosed
 	}
 	if err := r.updateStatus(ctx, t); err != nil {
 		return err
@@ -331,11 +360,4 @@ func (r *TurnReconciler) end(ctx context.Context, t *v1alpha1.Turn, d decision) 
 	metrics.Ended(t, nil)
 	r.Events.Eventf(t, nil, kind, reason, "End", "%s", translate.Summary(t))
 	return nil
-}
-
-// remove deletes a Turn whose time to live is over, unless it has changed meanwhile.
-func (r *TurnReconciler) remove(ctx context.Context, t *v1alpha1.Turn) error {
-	return r.Client.Delete(ctx, t,
-		client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion},
-		client.PropagationPolicy(metav1.DeletePropagationBackground))
 }

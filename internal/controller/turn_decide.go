@@ -47,6 +47,10 @@ type view struct {
 	// event will tell.
 	missing string
 	recheck time.Duration
+	// mates are the unfinished Turns of the Turn's Session, itself included; none if it has no Session. They are the cache's.
+	mates []v1alpha1.Turn
+	// session of a Turn that is about to enter it, nil before.
+	session *v1alpha1.Session
 	now     time.Time
 }
 
@@ -62,6 +66,7 @@ var policies = []policy{
 	whenSpecTooLarge,
 	whenStartingDeadlineExceeded,
 	whenDeadlineExceeded,
+	whenSessionBusy,
 	whenAgentNotReady,
 	whenConfigMapMissing,
 }
@@ -157,7 +162,7 @@ func waited(v view) string {
 		message = "; it was " + c
 	}
 	_, why := agentReadiness(v)
-	if why = cmp.Or(why, v.missing); why != "" {
+	if why = cmp.Or(sessionBusy(v), why, v.missing); why != "" {
 		message += ": " + why
 	}
 	return message

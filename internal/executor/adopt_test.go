@@ -2,154 +2,80 @@ package executor
 
 import (
 	"context"
-	"errors"
-	"slices"
+	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// shelf is a store with the journals of many Turns.
-type shelf struct {
-	uids    []string
-	deleted []string
-	// listing is called before the journals are listed.
-	listing   func()
-	listError error
+// watch is what the executor hears of Turns, as the cache would tell it.
+type watch struct {
+	cache.ResourceEventHandler
+	adoptions sync.WaitGroup
 }
 
-func (s *shelf) TurnUIDs(context.Context) ([]string, error) {
-	if s.listing != nil {
-		s.listing()
+func newWatch(ctx context.Context, e *Executor) *watch {
+	w := &watch{}
+	w.ResourceEventHandler = e.handler(context.WithoutCancel(ctx), func(t *v1alpha1.Turn) { e.adopt(ctx, t, &w.adoptions) })
+	return w
+}
+
+func TestAdoptClaimsWhatWasBoundHere(t *testing.T) {
+	other := turnWith(boundTo("other", 3), func(t *v1alpha1.Turn) { t.Name, t.UID = "two", "uid-two" })
+	// The API server is away at first.
+	e, store := newExecutor(t, failing(broken), append(surroundings(), turnWith(boundTo(me, 4)), other)...)
+	before := stored(t, e)
+	w := newWatch(t.Context(), e)
+	w.OnAdd(before, true)
+	w.OnAdd(other, true)
+	w.OnUpdate(before, before) // by somebody who has changed a label
+	w.adoptions.Wait()
+	claimed := stored(t, e)
+	if claimed.Epoch() != 5 || len(store.entries(t)) > 0 {
+		t.Fatalf("the Turn has %+v and %d entries, want it claimed and not begun before that is seen", claimed.Status.Executor, len(store.entries(t)))
 	}
-	return slices.Clone(s.uids), s.listError
-}
-
-func (s *shelf) Delete(_ context.Context, uid string) error {
-	s.deleted = append(s.deleted, uid)
-	return nil
-}
-
-// elsewhere is a Turn that another executor runs.
-func elsewhere(name string) *v1alpha1.Turn {
-	return turnWith(boundTo("capstan-1", 1), func(t *v1alpha1.Turn) { t.Name, t.UID = name, types.UID("uid-"+name) })
-}
-
-// start takes up Turns and waits until the store was swept.
-func start(t *testing.T, e *Executor) {
-	t.Helper()
-	if err := e.adopt(t.Context(), t.Context()); err != nil {
-		t.Fatalf("adopt: %v", err)
-	}
+	w.OnUpdate(before, claimed)
 	e.all.Wait()
-}
-
-func TestSweepKeepsAJournalThatAnotherExecutorBegins(t *testing.T) {
-	e, _ := newExecutor(t, interceptor.Funcs{})
-	s := &shelf{uids: []string{"uid-gone"}}
-	s.listing = func() { // a Turn is made, and begun by another process, just before the journals are listed
-		if err := e.Client.Create(t.Context(), elsewhere("new")); err != nil {
-			t.Fatal(err)
-		}
-		s.uids = append(s.uids, "uid-new")
+	if got := stored(t, e); got.Epoch() != 5 || got.StateReason() != v1alpha1.TurnReasonPrepared {
+		t.Errorf("the Turn must be run with the next epoch: %+v", got.Status)
 	}
-	e.Store, e.SweepStore = s, true
-	start(t, e)
-	if diff := cmp.Diff([]string{"uid-gone"}, s.deleted); diff != "" {
-		t.Errorf("only the journal of the turn that is gone may be deleted (-want +got):\n%s", diff)
+	var untouched v1alpha1.Turn
+	if err := e.Client.Get(t.Context(), client.ObjectKeyFromObject(other), &untouched); err != nil || untouched.Epoch() != 3 {
+		t.Errorf("the Turn of another executor must be left alone: %v, %v", untouched.Status.Executor, err)
 	}
 }
 
-func TestSweepAsksTheAPIServerBeforeItDeletes(t *testing.T) {
-	away := errors.New("the API server is away")
-	for name, tc := range map[string]struct {
-		reason string
-		uids   []string
-		list   func(page int, l *metav1.PartialObjectMetadataList) error
-		want   []string
-		pages  int
-	}{
-		"Behind": {
-			reason: "a turn that the cache does not know yet keeps its journal", uids: []string{"uid-one", "uid-new", "uid-gone"}, pages: 1,
-			list: func(_ int, l *metav1.PartialObjectMetadataList) error { add(l, "uid-new"); return nil },
-			want: []string{"uid-gone"},
-		},
-		"Pages": {
-			reason: "the turns of all pages count", uids: []string{"uid-a", "uid-b", "uid-gone"}, pages: 2,
-			list: func(page int, l *metav1.PartialObjectMetadataList) error {
-				if page == 1 {
-					l.Continue = "more"
-					add(l, "uid-a")
-				} else {
-					add(l, "uid-b")
-				}
-				return nil
-			},
-			want: []string{"uid-gone"},
-		},
-		"Half": {
-			reason: "half a list says nothing about the other half", uids: []string{"uid-a", "uid-b"}, pages: 2,
-			list: func(page int, l *metav1.PartialObjectMetadataList) error {
-				if page == 2 {
-					return away
-				}
-				l.Continue = "more"
-				add(l, "uid-a")
-				return nil
-			},
-		},
-		"AllFound": {
-			reason: "the rest of a long list is not asked for", uids: []string{"uid-a"}, pages: 1,
-			list: func(_ int, l *metav1.PartialObjectMetadataList) error {
-				l.Continue = "more"
-				add(l, "uid-a")
-				return nil
-			},
-		},
-		"AllCached": {reason: "the API server is asked only if there is a doubt", uids: []string{"uid-one"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			pages := 0
-			e, _ := newExecutor(t, interceptor.Funcs{
-				List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
-					page, ok := l.(*metav1.PartialObjectMetadataList)
-					if !ok {
-						return c.List(ctx, l, opts...)
-					}
-					pages++
-					if o := (&client.ListOptions{}).ApplyOptions(opts); o.Limit != sweepPage || (o.Continue == "more") != (pages > 1) {
-						t.Errorf("page %d was asked for with limit %d and continue %q", pages, o.Limit, o.Continue)
-					}
-					return tc.list(pages, page)
-				},
-			}, elsewhere("one"))
-			s := &shelf{uids: tc.uids}
-			e.Store, e.SweepStore = s, true
-			start(t, e)
-			if diff := cmp.Diff(tc.want, s.deleted); diff != "" || pages != tc.pages {
-				t.Errorf("%s: %d pages, want %d; deleted (-want +got):\n%s", tc.reason, pages, tc.pages, diff)
-			}
-		})
+// TestAClaimedTurnThatGoesBeforeItIsSeenIsNotRun: the watch shows its end, and the claim never.
+func TestAClaimedTurnThatGoesBeforeItIsSeenIsNotRun(t *testing.T) {
+	e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith())...)
+	w := newWatch(t.Context(), e)
+	before := stored(t, e)
+	w.OnAdd(before, true)
+	w.adoptions.Wait()
+	w.OnDelete(cache.DeletedFinalStateUnknown{Key: "helpdesk/one", Obj: before})
+	e.all.Wait()
+	if len(store.entries(t)) > 0 || len(e.runs) > 0 || len(e.done) > 0 {
+		t.Errorf("%d entries, %d runs and %d notes, want none of a Turn that is gone", len(store.entries(t)), len(e.runs), len(e.done))
 	}
 }
 
-// add adds what a list says of a Turn.
-func add(l *metav1.PartialObjectMetadataList, uid types.UID) {
-	l.Items = append(l.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: uid}})
-}
-
-func TestSweepLeavesAStoreAloneThatDoesNotAnswer(t *testing.T) {
-	e, _ := newExecutor(t, interceptor.Funcs{})
-	s := &shelf{uids: []string{"uid-gone"}, listError: errors.New("PostgreSQL is away")}
-	e.Store, e.SweepStore = s, true
-	start(t, e)
-	if len(s.deleted) > 0 {
-		t.Errorf("%v were deleted after a list that failed", s.deleted)
+func TestAdoptEndsWithTheProcess(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	e, _ := newExecutor(t, interceptor.Funcs{
+		SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
+			cancel()
+			return broken
+		},
+	}, turnWith())
+	w := newWatch(ctx, e)
+	w.OnAdd(stored(t, e), true)
+	w.adoptions.Wait()
+	e.all.Wait()
+	if got := stored(t, e); got.Epoch() != 1 {
+		t.Errorf("the Turn has epoch %d, want it left as it was", got.Epoch())
 	}
 }

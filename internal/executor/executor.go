@@ -22,29 +22,22 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/metrics"
-	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// The causes a run's context is cancelled with, beside turn.ErrCancelled.
+// The causes a run is abandoned for.
 var (
-	// errDeleted: the Turn is gone; there is nothing to write.
+	// errDeleted: the Turn is being deleted; there is nothing to write.
 	errDeleted = errors.New("the turn was deleted")
-	// errSuperseded: the Turn is bound to another executor, or to a newer epoch of this one.
+	// errSuperseded: the Turn is no longer this run's. It is bound elsewhere, has ended or is gone.
 	errSuperseded = errors.New("the turn is bound elsewhere")
 	// errStopping: this process is out of time to stop in.
 	errStopping = errors.New("the executor is stopping")
 )
-
-// Sweeper is what an executor asks of the journal's store beside the journal.
-type Sweeper interface {
-	// Delete forgets a Turn. It is no error if there is nothing to forget.
-	Delete(ctx context.Context, turnUID string) error
-	// TurnUIDs returns the UIDs of all Turns that have entries.
-	TurnUIDs(ctx context.Context) ([]string, error)
-}
 
 // Executor runs the Turns bound to its name. It implements manager.Runnable.
 type Executor struct {
@@ -52,12 +45,16 @@ type Executor struct {
 	Name string
 	// Capacity is how many Turns the controller may bind to it at once.
 	Capacity int
+	// Elected makes the executor wait until its process leads: its store belongs to one process at a time.
+	Elected bool
 	// Namespace of the Lease by which the controller knows that it lives.
 	Namespace string
+	// LeaseAnnotations are what else the Lease says; one that is empty is not there.
+	LeaseAnnotations map[string]string
 	// Client reads from the cache and writes status, Reader reads from the API server.
 	Client client.Client
 	Reader client.Reader
-	// Cache whose Turns are watched.
+	// Cache whose Turns are watched. It holds all that are bound to this executor and none that has finished.
 	Cache ctrlcache.Cache
 	// Leases writes the Lease.
 	Leases kubernetes.Interface
@@ -65,13 +62,10 @@ type Executor struct {
 	Events events.EventRecorder
 	// Engine runs Turns.
 	Engine *turn.Engine
-	// Store of the engine's journal.
-	Store Sweeper
-	// SweepStore makes the start forget the journals of Turns that are in no namespace any more. It needs a cache that
-	// holds all of them.
-	SweepStore bool
-	// Providers that runs ask.
-	Providers *providers.Cache
+	// Provider returns what asks a ModelProvider.
+	Provider func(*v1alpha1.ModelProvider) model.Provider
+	// Tools returns the tools of an Agent; nil for none.
+	Tools func(context.Context, *v1alpha1.Agent) []tool.Tool
 	// ConfigMaps reads the ConfigMaps of a namespace.
 	ConfigMaps func(namespace string) translate.ConfigMaps
 	// ManagerSkills are available to every Agent.
@@ -86,20 +80,22 @@ type Executor struct {
 
 	mu   sync.Mutex
 	runs map[types.UID]*run
-	// released are the epochs whose run gave its Turn back. An event from before that must not start another run of one.
-	released map[types.UID]int64
-	draining bool
-	all      sync.WaitGroup
+	// done are the epochs that need no run any more, until the watch shows that too: an event from before must not start one.
+	done map[types.UID]int64
+	// draining is set when no run may start any more, stopped when no Turn may be handed back any more.
+	draining, stopped bool
+	// all are the goroutines of runs and adoptions, returns those that give back what is bound while the executor stops.
+	all, returns sync.WaitGroup
 }
 
-// NeedLeaderElection makes the executor wait until its process leads: one process holds both roles.
-func (e *Executor) NeedLeaderElection() bool { return true }
+// NeedLeaderElection is true where one process at a time may have the store.
+func (e *Executor) NeedLeaderElection() bool { return e.Elected }
 
 // Start takes up the Turns that an earlier process of this name left, then those that are bound to it, until ctx ends;
 // it returns when all of them have ended or were handed back.
 func (e *Executor) Start(ctx context.Context) error {
 	e.mu.Lock()
-	e.runs, e.released = map[types.UID]*run{}, map[types.UID]int64{}
+	e.runs, e.done = map[types.UID]*run{}, map[types.UID]int64{}
 	e.mu.Unlock()
 	// Runs outlive ctx by the grace period, so they hang on a context of their own.
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -108,140 +104,139 @@ func (e *Executor) Start(ctx context.Context) error {
 	unwatch, err := e.begin(ctx, work)
 	if err != nil {
 		e.drain(stop)
+		e.settle(stop)
 		if ctx.Err() != nil {
 			return nil // a start that was cut short by the stop has not failed
 		}
 		return err
 	}
-	release := e.holdLease(work)
+	lease := e.holdLease(work)
 	e.Log.Info("Executor is ready", "executor", e.Name, "capacity", e.Capacity)
 
 	<-ctx.Done()
+	lease.withdraw(work)
 	e.drain(stop)
-	release()
-	return unwatch()
+	err = unwatch()
+	e.settle(stop)
+	lease.release()
+	return err
 }
 
-// begin takes up the Turns of an earlier process, then follows all Turns until unwatch is called.
+// begin follows all Turns until unwatch is called. It returns when those of an earlier process are claimed.
 func (e *Executor) begin(ctx, work context.Context) (unwatch func() error, err error) {
-	if err := e.adopt(ctx, work); err != nil {
-		return nil, err
-	}
 	informer, err := e.Cache.GetInformer(ctx, &v1alpha1.Turn{})
 	if err != nil {
 		return nil, fmt.Errorf("failed to watch turns: %w", err)
 	}
-	registration, err := informer.AddEventHandler(e.handler(work))
+	var adoptions sync.WaitGroup
+	registration, err := informer.AddEventHandler(e.handler(work, func(t *v1alpha1.Turn) { e.adopt(ctx, t, &adoptions) }))
 	if err != nil {
 		return nil, fmt.Errorf("failed to watch turns: %w", err)
 	}
-	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-		return nil, errors.Join(ctx.Err(), informer.RemoveEventHandler(registration))
+	unwatch = func() error { return informer.RemoveEventHandler(registration) }
+	synced := cache.WaitForCacheSync(ctx.Done(), registration.HasSynced)
+	if synced {
+		adoptions.Wait()
 	}
-	return func() error { return informer.RemoveEventHandler(registration) }, nil
+	if !synced || ctx.Err() != nil {
+		return nil, errors.Join(ctx.Err(), unwatch())
+	}
+	return unwatch, nil
 }
 
-func (e *Executor) handler(work context.Context) cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { e.observeAny(work, obj) },
+// handler follows the Turns of the watch. Those that were there before it get what adopt does.
+func (e *Executor) handler(work context.Context, adopt func(*v1alpha1.Turn)) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, before bool) {
+			switch t, ok := obj.(*v1alpha1.Turn); {
+			case !ok:
+			case before && t.BoundTo() == e.Name && t.DeletionTimestamp.IsZero():
+				adopt(t)
+			default:
+				e.observe(work, t)
+			}
+		},
 		UpdateFunc: func(_, obj any) {
-			e.observeAny(work, obj)
+			if t, ok := obj.(*v1alpha1.Turn); ok {
+				e.observe(work, t)
+			}
 		},
 		DeleteFunc: func(obj any) {
-			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = gone.Obj
+			if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = last.Obj
 			}
 			if t, ok := obj.(*v1alpha1.Turn); ok {
-				e.gone(work, t)
+				e.gone(t)
 			}
 		},
 	}
 }
 
-func (e *Executor) observeAny(work context.Context, obj any) {
-	if t, ok := obj.(*v1alpha1.Turn); ok {
-		e.observe(work, t)
-	}
-}
-
-// observe brings the run of a Turn in line with what the Turn says now. It never blocks.
+// observe brings the run of a Turn in line with what the Turn says now. It never blocks. The watch alone calls it, so that
+// what it is told of one Turn is never older than what it was told before.
 func (e *Executor) observe(work context.Context, t *v1alpha1.Turn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.runs[t.UID]
 	mine := t.BoundTo() == e.Name && t.DeletionTimestamp.IsZero()
 	switch {
-	case r == nil && mine && !e.draining && t.Epoch() > e.released[t.UID]:
+	case r != nil:
+		r.observe(t, mine)
+	case mine && t.Epoch() > e.done[t.UID]:
 		e.start(work, t)
-	case r == nil:
-	case t.DeletionTimestamp != nil:
-		r.cancel(errDeleted)
-	case mine && t.Epoch() == r.epoch:
-		r.follow(t.Spec.DesiredState)
-	case t.Epoch() > r.epoch, !mine && t.Epoch() == r.epoch:
-		// Its own last write comes back this way too; the run has ended by then or is about to.
-		r.cancel(errSuperseded)
+	case !mine:
+		delete(e.done, t.UID) // the watch knows it, too
 	}
 }
 
-// start begins a run. The caller holds the lock.
+// start begins a run; an executor that stops gives the Turn back instead. The caller holds the lock.
 func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
-	ctx, cancel := context.WithCancelCause(work)
-	r := &run{executor: e, turn: t.DeepCopy(), epoch: t.Epoch(), cancel: cancel, interrupt: make(chan struct{})}
+	ctx, abandon := context.WithCancelCause(work)
+	r := &run{
+		executor: e, turn: t.DeepCopy(), epoch: t.Epoch(), abandon: abandon,
+		cancelled: make(chan struct{}), interrupt: make(chan struct{}),
+	}
+	if e.draining {
+		e.done[t.UID] = t.Epoch()
+		if !e.stopped { // else the Lease goes next, which does it
+			e.returns.Go(func() { r.handBack(ctx) })
+		}
+		return
+	}
 	r.follow(t.Spec.DesiredState)
 	e.runs[t.UID] = r
-	delete(e.released, t.UID)
+	delete(e.done, t.UID)
 	metrics.Running.Inc()
 	e.all.Go(func() {
-		defer cancel(nil)
+		defer abandon(nil)
 		r.run(ctx)
 		e.ended(work, r)
 	})
 }
 
-// ended forgets a run. The Turn may have been bound to this executor anew while the run wound up; the watch has told so
-// already and will not again.
+// ended forgets a run, and begins the next one if the Turn was bound to this executor anew while the run wound up.
 func (e *Executor) ended(work context.Context, r *run) {
 	metrics.Running.Dec()
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	delete(e.runs, r.turn.UID)
-	forget := r.forget
-	if r.unfinished && !forget {
-		e.released[r.turn.UID] = r.epoch
-	}
-	e.mu.Unlock()
-	if forget {
-		e.forget(work, r.turn)
-		return
-	}
-	var now v1alpha1.Turn
-	if err := e.Client.Get(work, client.ObjectKeyFromObject(r.turn), &now); err != nil {
-		return // gone, and the watch has told so or will
-	}
-	if now.UID == r.turn.UID && now.Epoch() > r.epoch {
-		e.observe(work, &now)
+	switch {
+	case r.next != nil:
+		e.start(work, r.next)
+	case !r.gone:
+		e.done[r.turn.UID] = r.epoch
 	}
 }
 
-// gone stops the run of a Turn that was deleted and forgets its journal.
-func (e *Executor) gone(work context.Context, t *v1alpha1.Turn) {
+// gone is told that a Turn has left the watch: it has ended, is bound elsewhere or to nobody, or was deleted. Which of
+// these it is does not matter: a run of it writes no more.
+func (e *Executor) gone(t *v1alpha1.Turn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.released, t.UID)
+	delete(e.done, t.UID)
 	if r := e.runs[t.UID]; r != nil {
-		r.forget = true
-		r.cancel(errDeleted)
-		return // the journal is forgotten when the run has ended, or it would write to it again
-	}
-	if e.draining {
-		return // the next start sweeps
-	}
-	e.all.Go(func() { e.forget(work, t) })
-}
-
-func (e *Executor) forget(work context.Context, t *v1alpha1.Turn) {
-	if err := e.Store.Delete(context.WithoutCancel(work), string(t.UID)); err != nil {
-		e.Log.Error(err, "Failed to delete the journal of a deleted turn", "turn", client.ObjectKeyFromObject(t))
+		r.gone, r.next = true, nil
+		r.abandon(errSuperseded)
 	}
 }
 
@@ -276,4 +271,13 @@ func (e *Executor) drain(stop context.CancelCauseFunc) {
 	case <-handBack.C:
 		e.Log.Info("Leaving turns behind; their next executor takes them up from the journal", "executor", e.Name)
 	}
+}
+
+// settle ends, after drain, what gives Turns back.
+func (e *Executor) settle(stop context.CancelCauseFunc) {
+	e.mu.Lock()
+	e.stopped = true
+	e.mu.Unlock()
+	stop(errStopping)
+	e.returns.Wait()
 }

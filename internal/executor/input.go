@@ -23,7 +23,6 @@ import (
 
 // input gathers what a run of the Turn needs. It fails if the Agent has gone since the Turn was bound.
 func (r *run) input(ctx context.Context) (turn.Input, error) {
-	ctx = context.WithoutCancel(ctx) // a cancelled Turn has an end to be written, too
 	e, t := r.executor, r.turn
 	var agent v1alpha1.Agent
 	key := types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
@@ -39,15 +38,22 @@ func (r *run) input(ctx context.Context) (turn.Input, error) {
 	if t.Status.StartTime != nil {
 		start = t.Status.StartTime.Time
 	}
-	in, err := translate.Input(t, &agent, chain, func(ctx context.Context) (prepare.Input, error) {
-		return e.preparation(ctx, t, &agent, start)
+	session, err := e.session(ctx, t)
+	if err != nil {
+		return turn.Input{}, err
+	}
+	in, err := translate.Input(t, &agent, chain, session, func(ctx context.Context) (prepare.Input, error) {
+		return e.preparation(ctx, t, &agent, session, start)
 	})
 	if err != nil {
 		return turn.Input{}, err
 	}
-	in.Epoch = r.epoch
+	in.Executor, in.Epoch = e.Name, r.epoch
 	in.Timeout -= now.Sub(start)
-	in.Interrupt = r.interrupt
+	in.Cancel, in.Interrupt = r.cancelled, r.interrupt
+	if e.Tools != nil {
+		in.Tools = e.Tools(ctx, &agent)
+	}
 	in.HoldAnswer = r.suspended.Load
 	return in, nil
 }
@@ -68,7 +74,10 @@ func agentNotReady(name, cause string) error {
 // preparation returns what the messages of a Turn are made of. It returns a *notReadyError if the profile or a ConfigMap has
 // gone since the Turn was bound. A Turn that was bound before is bound again even where its agent is not ready, because its
 // journal may have the messages; if they must be made, that is looked at here.
-func (e *Executor) preparation(ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, start time.Time) (prepare.Input, error) {
+func (e *Executor) preparation(ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, start time.Time) (prepare.Input, error) {
+	if session == nil && t.Spec.SessionRef != nil {
+		return prepare.Input{}, sessionGone(t.Spec.SessionRef.Name)
+	}
 	if c := meta.FindStatusCondition(agent.Status.Conditions, v1alpha1.ConditionReady); t.Epoch() > 1 && c != nil && c.Status != metav1.ConditionTrue {
 		return prepare.Input{}, agentNotReady(agent.Name, c.Message)
 	}
@@ -81,7 +90,7 @@ func (e *Executor) preparation(ctx context.Context, t *v1alpha1.Turn, agent *v1a
 		return prepare.Input{}, fmt.Errorf("failed to get prompt profile %q: %w", key.Name, err)
 	}
 	in, err := translate.Preparation(ctx, translate.Objects{
-		Turn: t, Agent: agent, Profile: &profile, ConfigMaps: e.ConfigMaps(t.Namespace), ManagerSkills: e.ManagerSkills,
+		Turn: t, Agent: agent, Profile: &profile, ConfigMaps: e.ConfigMaps(t.Namespace), ManagerSkills: e.ManagerSkills, Session: session,
 	}, start)
 	return in, awaitingConfigMap(err, agent.Name)
 }
@@ -108,6 +117,6 @@ func (e *Executor) link(ctx context.Context, namespace string, m v1alpha1.ModelR
 		return l
 	}
 	l.Object = &object
-	l.Provider = e.Providers.Lazy(&object)
+	l.Provider = e.Provider(&object)
 	return l
 }

@@ -3,9 +3,12 @@ package executor
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/component-helpers/apimachinery/lease"
 	"k8s.io/utils/clock"
 )
@@ -15,7 +18,7 @@ const (
 	LeaseLabel = "capstan.dev/component"
 	// LeaseLabelValue is the value of LeaseLabel.
 	LeaseLabelValue = "executor"
-	// CapacityAnnotation of a Lease is how many Turns may be bound to its executor at once.
+	// CapacityAnnotation of a Lease is how many Turns may be bound to its executor at once; 0 while the executor stops.
 	CapacityAnnotation = "capstan.dev/max-concurrent-turns"
 	// LeasePrefix stands before an executor's name in the name of its Lease.
 	LeasePrefix = "capstan-executor-"
@@ -26,20 +29,24 @@ const (
 	leaseInterval = 5 * time.Second
 )
 
-// holdLease tells the controller that this executor lives, until release is called, which takes the Lease away.
-func (e *Executor) holdLease(ctx context.Context) (release func()) {
+// heldLease is the Lease of an executor at work.
+type heldLease struct {
+	executor *Executor
+	// taking is false when no Turns are to be bound to the executor any more.
+	taking atomic.Bool
+	// release takes the Lease away.
+	release func()
+}
+
+// holdLease tells the controller that this executor lives, until release is called.
+func (e *Executor) holdLease(ctx context.Context) *heldLease {
+	h := &heldLease{executor: e}
+	h.taking.Store(true)
 	ctx, cancel := context.WithCancel(ctx)
 	failed := func() { e.Log.Info("Failed to renew the lease several times", "executor", e.Name) }
 	heartbeat := lease.NewController(clock.RealClock{}, e.Leases, e.Name, int32(LeaseDuration/time.Second), failed, leaseInterval,
 		LeasePrefix+e.Name, e.Namespace, func(l *coordinationv1.Lease) error {
-			if l.Labels == nil {
-				l.Labels = map[string]string{}
-			}
-			if l.Annotations == nil {
-				l.Annotations = map[string]string{}
-			}
-			l.Labels[LeaseLabel] = LeaseLabelValue
-			l.Annotations[CapacityAnnotation] = strconv.Itoa(e.Capacity)
+			h.describe(l)
 			return nil
 		})
 	done := make(chan struct{})
@@ -47,9 +54,58 @@ func (e *Executor) holdLease(ctx context.Context) (release func()) {
 		defer close(done)
 		heartbeat.Run(ctx)
 	}()
-	return func() {
+	h.release = func() {
 		cancel()
 		<-done
 		heartbeat.Stop()
+	}
+	return h
+}
+
+// describe writes what the controller is to know of the executor.
+func (h *heldLease) describe(l *coordinationv1.Lease) {
+	capacity := 0
+	if h.taking.Load() {
+		capacity = h.executor.Capacity
+	}
+	if l.Labels == nil {
+		l.Labels = map[string]string{}
+	}
+	if l.Annotations == nil {
+		l.Annotations = map[string]string{}
+	}
+	l.Labels[LeaseLabel] = LeaseLabelValue
+	l.Annotations[CapacityAnnotation] = strconv.Itoa(capacity)
+	for name, value := range h.executor.LeaseAnnotations {
+		if value == "" {
+			delete(l.Annotations, name) // of an earlier process
+		} else {
+			l.Annotations[name] = value
+		}
+	}
+}
+
+// withdrawTimeout bounds the time in which the controller is told that an executor stops.
+const withdrawTimeout = time.Second
+
+// withdraw tells the controller to bind no more Turns to this executor, which still lives: what is handed back next would
+// come here again. If that fails, the next renewal tells it.
+func (h *heldLease) withdraw(ctx context.Context) {
+	h.taking.Store(false)
+	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
+	defer cancel()
+	leases := h.executor.Leases.CoordinationV1().Leases(h.executor.Namespace)
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error { // the heartbeat writes it, too
+		l, err := leases.Get(ctx, LeasePrefix+h.executor.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		h.describe(l)
+		_, err = leases.Update(ctx, l, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		h.executor.Log.Info("Failed to tell that no more turns are taken; the next renewal of the lease does",
+			"executor", h.executor.Name, "cause", err.Error())
 	}
 }

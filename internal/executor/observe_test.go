@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
-	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
 // TestObserveOfARun: what a run of epoch 2 does when its Turn changes.
@@ -22,17 +22,20 @@ func TestObserveOfARun(t *testing.T) {
 	for name, tc := range map[string]struct {
 		turn *v1alpha1.Turn
 		// wantCause ends the run, wantStop stops it at the next safe point.
-		wantCause error
-		wantStop  bool
+		wantCause  error
+		wantStop   bool
+		wantCancel bool
+		// wantNext is whether the Turn gets a run after this one.
+		wantNext bool
 	}{
 		"nothing that matters":               {turn: turnWith(boundTo(me, 2))},
 		"an event from before":               {turn: turnWith(boundTo(me, 1))},
 		"an event from before, of another":   {turn: turnWith(boundTo("other", 1))},
 		"an unbinding from before":           {turn: turnWith(boundTo("", 1))},
 		"a suspension":                       {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateSuspended)), wantStop: true},
-		"a cancellation":                     {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateCancelled)), wantCause: turn.ErrCancelled},
+		"a cancellation":                     {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateCancelled)), wantCancel: true},
 		"a deletion behind a finalizer":      {turn: turnWith(boundTo(me, 2), deleted), wantCause: errDeleted},
-		"a new binding to this executor":     {turn: turnWith(boundTo(me, 3)), wantCause: errSuperseded},
+		"a new binding to this executor":     {turn: turnWith(boundTo(me, 3)), wantCause: errSuperseded, wantNext: true},
 		"a binding to another executor":      {turn: turnWith(boundTo("other", 3)), wantCause: errSuperseded},
 		"an unbinding":                       {turn: turnWith(boundTo("", 2)), wantCause: errSuperseded},
 		"its own last write, which ended it": {turn: turnWith(boundTo(me, 2), finished), wantCause: errSuperseded},
@@ -41,20 +44,23 @@ func TestObserveOfARun(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{})
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
-			r := &run{executor: e, turn: turnWith(boundTo(me, 2)), epoch: 2, cancel: cancel, interrupt: make(chan struct{})}
+			r := &run{
+				executor: e, turn: turnWith(boundTo(me, 2)), epoch: 2, abandon: cancel,
+				cancelled: make(chan struct{}), interrupt: make(chan struct{}),
+			}
 			e.runs["uid-one"] = r
 			e.observe(t.Context(), tc.turn)
 			if got := context.Cause(ctx); !errors.Is(got, tc.wantCause) || (tc.wantCause == nil) != (got == nil) {
 				t.Errorf("the run ended with %v, want %v", got, tc.wantCause)
 			}
-			stopped := false
-			select {
-			case <-r.interrupt:
-				stopped = true
-			default:
+			if got := isClosed(r.interrupt); got != tc.wantStop {
+				t.Errorf("asked to stop soon: %t, want %t", got, tc.wantStop)
 			}
-			if stopped != tc.wantStop {
-				t.Errorf("asked to stop soon: %t, want %t", stopped, tc.wantStop)
+			if got := isClosed(r.cancelled); got != tc.wantCancel {
+				t.Errorf("told of the cancellation: %t, want %t", got, tc.wantCancel)
+			}
+			if got := r.next != nil; got != tc.wantNext {
+				t.Errorf("another run follows: %t, want %t", got, tc.wantNext)
 			}
 			if len(e.runs) != 1 {
 				t.Error("no other run may start beside it")
@@ -63,34 +69,40 @@ func TestObserveOfARun(t *testing.T) {
 	}
 }
 
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // TestObserveStartsRuns: which Turns without a run get one.
 func TestObserveStartsRuns(t *testing.T) {
 	for name, tc := range map[string]struct {
-		turn     *v1alpha1.Turn
-		released int64
-		draining bool
-		want     bool
+		turn *v1alpha1.Turn
+		done int64
+		want bool
 	}{
 		"a Turn that is bound here":                 {turn: turnWith(), want: true},
-		"a Turn that is bound here again":           {turn: turnWith(boundTo(me, 2)), released: 1, want: true},
-		"an event from before it was given back":    {turn: turnWith(boundTo(me, 1)), released: 1},
+		"a Turn that is bound here again":           {turn: turnWith(boundTo(me, 2)), done: 1, want: true},
+		"an event from before it was given back":    {turn: turnWith(boundTo(me, 1)), done: 1},
 		"a Turn of another executor":                {turn: turnWith(boundTo("other", 1))},
 		"a Turn that is unbound":                    {turn: turnWith(boundTo("", 1))},
 		"a Turn that has ended":                     {turn: turnWith(finished)},
 		"a Turn that is being deleted":              {turn: turnWith(func(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} })},
-		"any Turn while the executor is stopping":   {turn: turnWith(), draining: true},
 		"a Turn that was cancelled in the meantime": {turn: turnWith(desires(v1alpha1.DesiredStateCancelled)), want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith())...)
 			tc.turn.ResourceVersion = stored(t, e).ResourceVersion
-			e.draining = tc.draining
-			if tc.released > 0 {
-				e.released["uid-one"] = tc.released
+			if tc.done > 0 {
+				e.done["uid-one"] = tc.done
 			}
 			e.observe(t.Context(), tc.turn)
 			e.all.Wait()
-			if got := len(store.entries) > 0 || stored(t, e).BoundTo() == ""; got != tc.want {
+			if got := len(store.entries(t)) > 0 || stored(t, e).BoundTo() == ""; got != tc.want {
 				t.Errorf("a run was started: %t, want %t", got, tc.want)
 			}
 		})
@@ -98,7 +110,7 @@ func TestObserveStartsRuns(t *testing.T) {
 }
 
 func TestRunThatCannotBeginGivesTheTurnBackOnce(t *testing.T) {
-	e, store := newExecutor(t, interceptor.Funcs{}, turnWith()) // without its agent
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith()) // without its agent
 	read := stored(t, e)
 	e.observe(t.Context(), read)
 	e.all.Wait()
@@ -110,13 +122,88 @@ func TestRunThatCannotBeginGivesTheTurnBackOnce(t *testing.T) {
 	if len(e.runs) != 0 {
 		t.Error("an event from before must not start it again")
 	}
-	e.gone(t.Context(), got)
-	e.all.Wait()
-	if len(e.released) != 0 {
-		t.Error("a Turn that is gone must leave nothing behind")
+	e.observe(t.Context(), got)
+	if len(e.done) != 0 {
+		t.Error("what the watch has shown needs no note")
 	}
-	if diff := cmp.Diff([]string{"uid-one"}, store.deleted); diff != "" {
-		t.Errorf("its journal must be forgotten (-want +got):\n%s", diff)
+}
+
+// TestAFinishedRunLeavesNothingBehind: an event of before the end must not start another run, and after it nothing is left.
+func TestAFinishedRunLeavesNothingBehind(t *testing.T) {
+	for name, early := range map[string]bool{"the watch is behind the run": false, "the watch shows the end before the run is over": true} {
+		t.Run(name, func(t *testing.T) {
+			var tell func()
+			funcs := interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+				err := c.SubResource(sub).Update(ctx, o, opts...)
+				tell()
+				return err
+			}}
+			e, store := newExecutor(t, funcs, append(surroundings(), turnWith())...)
+			read := stored(t, e)
+			tell = func() {
+				if early {
+					e.gone(read)
+				}
+			}
+			e.observe(t.Context(), read)
+			e.all.Wait()
+			if got := stored(t, e); got.StateReason() != v1alpha1.TurnReasonPrepared {
+				t.Fatalf("the end must be written: %+v", got.Status)
+			}
+			written := len(store.entries(t))
+			if !early {
+				e.observe(t.Context(), read) // somebody had changed a label before the end
+				e.all.Wait()
+				e.gone(read)
+			}
+			if n := len(store.entries(t)); n != written {
+				t.Errorf("%d entries more, want none: the Turn was run again", n-written)
+			}
+			if len(e.runs)+len(e.done) > 0 {
+				t.Errorf("%d runs and %d notes are left, want none", len(e.runs), len(e.done))
+			}
+		})
+	}
+}
+
+// TestATurnThatIsBoundHereAnewWhileItsRunWindsUpGetsAnother: the watch tells of that once.
+func TestATurnThatIsBoundHereAnewWhileItsRunWindsUpGetsAnother(t *testing.T) {
+	for name, tc := range map[string]struct {
+		then func(*Executor, *v1alpha1.Turn)
+		want bool
+	}{
+		"and stays so":             {func(*Executor, *v1alpha1.Turn) {}, true},
+		"and then goes":            {func(e *Executor, t *v1alpha1.Turn) { e.gone(t) }, false},
+		"and then goes elsewhere":  {func(e *Executor, _ *v1alpha1.Turn) { e.observe(context.Background(), turnWith(boundTo("other", 3))) }, false},
+		"and is then to be ended":  {func(e *Executor, _ *v1alpha1.Turn) { e.draining = true }, false},
+		"and the watch says twice": {func(e *Executor, t *v1alpha1.Turn) { e.observe(context.Background(), t) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(boundTo(me, 2)))...)
+			winding, again := &run{executor: e, turn: turnWith(), epoch: 1, abandon: func(error) {}}, stored(t, e)
+			e.runs["uid-one"] = winding
+			e.observe(t.Context(), again)
+			tc.then(e, again)
+			e.ended(t.Context(), winding)
+			e.all.Wait()
+			e.returns.Wait()
+			if got := len(store.entries(t)) > 0; got != tc.want {
+				t.Errorf("another run was made: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestAStoppingExecutorGivesBackWhatItIsGiven: the controller does not know yet that it stops.
+func TestAStoppingExecutorGivesBackWhatItIsGiven(t *testing.T) {
+	e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith())...)
+	e.draining = true
+	read := stored(t, e)
+	e.observe(t.Context(), read)
+	e.observe(t.Context(), read)
+	e.returns.Wait()
+	if got := stored(t, e); got.BoundTo() != "" || got.StateReason() != v1alpha1.TurnReasonPending || len(store.entries(t)) > 0 {
+		t.Errorf("the Turn must be given back at once, and not be begun: %+v", got.Status)
 	}
 }
 
@@ -151,7 +238,9 @@ func TestFencedRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(func(t *v1alpha1.Turn) { t.Status.Executor = tc.stored }))...)
-			store.entries = []journal.Entry{{Seq: 1, Epoch: 5, Kind: "note", Payload: []byte("{}")}}
+			if err := store.Append(t.Context(), "uid-one", journal.Entry{Seq: 1, Epoch: 5, Kind: "note", Version: 1, Payload: []byte("{}")}); err != nil {
+				t.Fatal(err)
+			}
 			read := turnWith()
 			if tc.stored.Name == me {
 				read.ResourceVersion = stored(t, e).ResourceVersion
@@ -163,59 +252,52 @@ func TestFencedRun(t *testing.T) {
 			if diff := cmp.Diff(tc.want, stored(t, e).Status.Executor); diff != "" {
 				t.Errorf("the binding is another (-want +got):\n%s", diff)
 			}
-			if len(store.entries) != 1 {
+			if len(store.entries(t)) != 1 {
 				t.Error("a fenced run must not write to the journal")
 			}
 		})
 	}
 }
 
-func TestAdoptClaimsWhatWasBoundHere(t *testing.T) {
-	other := turnWith(boundTo("other", 3), func(t *v1alpha1.Turn) { t.Name, t.UID = "two", "uid-two" })
-	// The API server is away at first.
-	e, store := newExecutor(t, failing(broken), append(surroundings(), turnWith(boundTo(me, 4)), other)...)
-	e.SweepStore = true
-	if err := e.adopt(t.Context(), t.Context()); err != nil {
+// TestATurnWaitsForItsStore: what was paid for is in the journal, so that nothing ends the Turn without it.
+func TestATurnWaitsForItsStore(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.Turn)
+		reason string
+	}{
+		"beyond its deadline":    {func(t *v1alpha1.Turn) { t.Status.StartTime = new(metav1.NewMicroTime(now.Add(-time.Hour))) }, v1alpha1.TurnReasonDeadlineExceeded},
+		"though it is cancelled": {desires(v1alpha1.DesiredStateCancelled), v1alpha1.TurnReasonCancelled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(tc.change, func(t *v1alpha1.Turn) {
+					t.Spec.Execution = v1alpha1.ExecutionRun
+				}))...)
+				store.readError = errors.New("disk I/O error")
+				e.observe(t.Context(), stored(t, e))
+				time.Sleep(24 * time.Hour) // of the bubble's clock
+				if got := stored(t, e); got.IsFinished() || got.BoundTo() != me {
+					t.Errorf("after a day without its store the Turn is %+v, want it where it was", got.Status)
+				}
+				store.mu.Lock()
+				store.readError = nil
+				store.mu.Unlock()
+				e.all.Wait()
+				if got := stored(t, e); got.StateReason() != tc.reason {
+					t.Errorf("the Turn is %s, want %s when the store is back", got.StateReason(), tc.reason)
+				}
+			})
+		})
+	}
+}
+
+func TestAJournalOfANewerVersionIsLeftToThatVersion(t *testing.T) {
+	e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith())...)
+	newer := journal.Entry{Seq: 1, Epoch: 1, Kind: journal.Prepared, Version: journal.PayloadVersion + 1, Payload: []byte("{}")}
+	if err := store.Append(t.Context(), "uid-one", newer); err != nil {
 		t.Fatal(err)
 	}
-	e.all.Wait()
-	got := stored(t, e)
-	if got.Epoch() != 5 || got.StateReason() != v1alpha1.TurnReasonPrepared {
-		t.Errorf("the Turn must be run with the next epoch: %+v", got.Status)
-	}
-	var untouched v1alpha1.Turn
-	if err := e.Client.Get(t.Context(), client.ObjectKeyFromObject(other), &untouched); err != nil || untouched.Epoch() != 3 {
-		t.Errorf("the Turn of another executor must be left alone: %v, %v", untouched.Status.Executor, err)
-	}
-	if diff := cmp.Diff([]string{"uid-gone"}, store.deleted); diff != "" {
-		t.Errorf("the journals of Turns that are gone must be forgotten, no others (-want +got):\n%s", diff)
-	}
-}
-
-func TestAdoptEndsWithTheProcess(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	e, _ := newExecutor(t, interceptor.Funcs{
-		SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
-			cancel()
-			return broken
-		},
-	}, turnWith())
-	if err := e.adopt(ctx, t.Context()); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want the end of the context", err)
-	}
-}
-
-func TestATurnWhoseJournalFailsEndsAtItsDeadline(t *testing.T) {
-	late := metav1.NewMicroTime(now.Add(-time.Hour))
-	e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(func(t *v1alpha1.Turn) { t.Status.StartTime = &late }))...)
-	store.loadError = errors.New("disk I/O error")
-	e.observe(t.Context(), stored(t, e))
-	e.all.Wait()
-	got := stored(t, e)
-	if got.StateReason() != v1alpha1.TurnReasonDeadlineExceeded {
-		t.Fatalf("the Turn is %q, want DeadlineExceeded: it is bounded even where its record cannot be written", got.StateReason())
-	}
-	if want := "the turn reached its time limit of 1m0s and could not go on: failed to load the journal of turn \"uid-one\": disk I/O error"; got.Status.Conditions[0].Message != want {
-		t.Errorf("message %q, want %q", got.Status.Conditions[0].Message, want)
+	if got := runs(t, e); got.IsFinished() || got.BoundTo() != "" {
+		t.Errorf("the Turn must be handed back: %+v", got.Status)
 	}
 }

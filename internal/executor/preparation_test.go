@@ -14,6 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -161,13 +162,17 @@ func TestATurnIsEndedFromItsJournal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asks := func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionRun }
 			e, store := newExecutor(t, interceptor.Funcs{}, surroundings()[0], turnWith(asks, boundTo(me, 2), tc.change))
-			log, err := journal.Open(t.Context(), store, "uid-one", 1, e.Now)
+			log, err := journal.Open(t.Context(), "uid-one", 1, journal.Options{
+				Journal: store, Now: e.Now, Apply: func(journal.Entry) error { return nil },
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := log.Append(t.Context(),
-				journal.Record{Kind: journal.Prepared, Payload: prepare.Prepared{Provider: "demo", Model: "m"}},
-				journal.Record{Kind: journal.ModelRequested, Payload: loop.Request{Provider: "demo", Model: "m", Attempt: 1}},
+				journal.Record{Kind: journal.Prepared, Payload: prepare.Prepared{
+					Provider: "demo", Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: "Hello"}},
+				}},
+				journal.Record{Kind: journal.ModelRequested, Payload: loop.Request{Step: 1, Provider: "demo", Model: "m", Attempt: 1}},
 			); err != nil {
 				t.Fatal(err)
 			}
@@ -188,7 +193,7 @@ func TestATurnWithoutItsMessagesWaitsForItsAgent(t *testing.T) {
 	}}
 	e, store := newExecutor(t, interceptor.Funcs{}, append(objects, turnWith(boundTo(me, 2)))...)
 	waitsForAgent(t, runs(t, e), `Agent "support" is not ready: its profile does not render`)
-	for _, entry := range store.entries {
+	for _, entry := range store.entries(t) {
 		if entry.Kind == journal.Prepared {
 			t.Error("messages were made of what is not ready")
 		}

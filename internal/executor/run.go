@@ -3,7 +3,6 @@ package executor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -21,21 +20,45 @@ import (
 // run is one run of one Turn, of one epoch.
 type run struct {
 	executor *Executor
-	// turn as it was when the run began, or as its last write left it; owned by the run's goroutine.
+	// turn as it was when the run began, or as its last write left it; owned by the run's goroutine. Its UID and name stay.
 	turn *v1alpha1.Turn
 	// epoch the run belongs to.
 	epoch int64
-	// cancel ends the run at once, for a cause.
-	cancel context.CancelCauseFunc
+	// abandon ends the life of the run at once, for a cause; its Turn goes on elsewhere or is gone.
+	abandon context.CancelCauseFunc
+	// cancelled is closed when the Turn was cancelled: the run ends it.
+	cancelled     chan struct{}
+	cancelledOnce sync.Once
 	// interrupt is closed to stop the run at the next safe point.
 	interrupt     chan struct{}
 	interruptOnce sync.Once
 	// suspended is true while the Turn is to be suspended.
 	suspended atomic.Bool
-	// unfinished is set when the run has not ended its Turn; owned by the run's goroutine.
-	unfinished bool
-	// forget is set, under the executor's lock, when the journal is to be deleted after the run.
-	forget bool
+
+	// gone is set when the Turn has left the watch. The executor's lock guards it.
+	gone bool
+	// next is the Turn as it was bound to this executor anew while the run winds up; nil if it was not. The executor's lock
+	// guards it.
+	next *v1alpha1.Turn
+}
+
+// observe brings the run in line with what its Turn says now; mine says whether the Turn is bound to this executor. The caller
+// holds the executor's lock.
+func (r *run) observe(t *v1alpha1.Turn, mine bool) {
+	r.gone, r.next = false, nil
+	switch {
+	case t.DeletionTimestamp != nil:
+		r.abandon(errDeleted)
+	case t.Epoch() < r.epoch: // from before
+	case mine && t.Epoch() == r.epoch:
+		r.follow(t.Spec.DesiredState)
+	default:
+		// Its own last write may come back this way; the run has ended by then or is about to.
+		r.abandon(errSuperseded)
+		if mine {
+			r.next = t
+		}
+	}
 }
 
 // follow does what the Turn's desiredState asks for.
@@ -43,7 +66,7 @@ func (r *run) follow(s v1alpha1.DesiredState) {
 	r.suspended.Store(s == v1alpha1.DesiredStateSuspended)
 	switch s {
 	case v1alpha1.DesiredStateCancelled:
-		r.cancel(turn.ErrCancelled)
+		r.cancelledOnce.Do(func() { close(r.cancelled) })
 	case v1alpha1.DesiredStateSuspended:
 		r.stopSoon()
 	case v1alpha1.DesiredStateActive:
@@ -53,14 +76,15 @@ func (r *run) follow(s v1alpha1.DesiredState) {
 
 func (r *run) stopSoon() { r.interruptOnce.Do(func() { close(r.interrupt) }) }
 
+func (r *run) key() client.ObjectKey { return client.ObjectKeyFromObject(r.turn) }
+
 // run runs the Turn and writes what became of it.
 func (r *run) run(ctx context.Context) {
 	e := r.executor
-	log := e.Log.WithValues("turn", client.ObjectKeyFromObject(r.turn), "epoch", r.epoch)
+	log := e.Log.WithValues("turn", r.key(), "epoch", r.epoch)
 	result, err := r.execute(ctx)
-	// What became of the Turn is written even if the run was cancelled.
+	// What became of the Turn is written even if the run was abandoned, as far as the Turn is still its own.
 	write := context.WithoutCancel(ctx)
-	r.unfinished = result == nil
 	notReady, isNotReady := errors.AsType[*notReadyError](err)
 	switch {
 	case result != nil:
@@ -69,7 +93,7 @@ func (r *run) run(ctx context.Context) {
 	case errors.Is(err, errDeleted):
 		log.Info("Stopped the run of a deleted turn")
 	case errors.Is(err, errSuperseded):
-		log.Info("Left a turn to its new executor")
+		log.Info("Left a turn that is no longer bound here")
 	case errors.Is(err, loop.ErrInterrupted) && r.suspended.Load():
 		r.release(write, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to go on")
 	case isNotReady:
@@ -78,64 +102,88 @@ func (r *run) run(ctx context.Context) {
 	default:
 		// This holds for a fenced run, too: if the Turn is bound elsewhere, nothing is written; if it is still bound
 		// here, it needs an epoch newer than the journal's.
-		r.release(write, v1alpha1.TurnReasonPending, "handed back by executor "+e.Name+"; waits for an executor")
+		r.handBack(write)
 		log.Info("Handed a turn back", "cause", err.Error())
 	}
 }
 
-// The bounds of the waits between attempts to go on, after the journal failed or a ConfigMap could not be read.
+// handBack gives the Turn back as one that another executor may have.
+func (r *run) handBack(ctx context.Context) {
+	r.release(ctx, v1alpha1.TurnReasonPending, "handed back by executor "+r.executor.Name+"; waits for an executor")
+}
+
+// The bounds of the waits between attempts to go on, after the journal or a ConfigMap could not be read.
 const (
 	retryFirst = 200 * time.Millisecond
 	retryMost  = 10 * time.Second
 )
 
-// execute runs the engine until the Turn has ended or must stop. A journal that fails, or holds what this run does not
-// know of (an append that was done although it seemed to fail), is read again: the Turn goes on from what it holds. A
-// ConfigMap that could not be read is read again, too.
+// execute runs the engine until the Turn has ended or must stop. A journal that cannot be read, or holds what this run does
+// not know of (an append that was done although it seemed to fail), is read again: the Turn goes on from what it holds. A
+// ConfigMap that could not be read is read again, too. That goes on beyond the Turn's deadline, where the engine ends it
+// with all that the journal holds: what was paid for is not lost because the store is away for long.
 func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = retryFirst, retryMost
+	cancelled := r.cancelled
 	for {
-		in, err := r.input(ctx)
-		if err != nil {
-			r.hesitate(ctx)
+		result, err := r.attempt(ctx)
+		switch {
+		case err == nil:
+			return result, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case isFinal(err):
 			return nil, err
 		}
-		result, err := r.engine(ctx, in)
-		if err == nil || ctx.Err() != nil || isFinal(err) {
-			return result, err
-		}
-		if _, ok := errors.AsType[*notReadyError](err); ok {
-			r.hesitate(ctx)
-			return nil, err
-		}
-		if in.Timeout <= 0 {
-			// The Turn is bounded even where its record cannot be written, or what it is made of not be read.
-			return &turn.Result{Stop: turn.StopDeadline, Message: fmt.Sprintf(
-				"the turn reached its time limit of %s and could not go on: %s", in.Limit, err)}, nil
-		}
-		r.executor.Log.Error(err, "Failed to run a turn, trying again", "turn", client.ObjectKeyFromObject(r.turn))
+		r.executor.Log.Error(err, "Failed to run a turn, trying again", "turn", r.key())
 		timer := time.NewTimer(wait.NextBackOff())
 		select {
 		case <-timer.C:
+		case <-cancelled:
+			cancelled = nil // the engine ends it without what could not be read; the waits go on if that fails
 		case <-ctx.Done():
-			timer.Stop()
-			return nil, context.Cause(ctx)
 		case <-r.interrupt:
 			timer.Stop()
 			return nil, loop.ErrInterrupted
 		}
+		timer.Stop()
 	}
 }
+
+// attempt runs the engine once. It waits for a while where the Turn is then to be handed back.
+func (r *run) attempt(ctx context.Context) (*turn.Result, error) {
+	in, err := r.input(ctx)
+	if _, again := errors.AsType[*unreadError](err); again {
+		return nil, err
+	}
+	if err != nil {
+		r.hesitate(ctx)
+		return nil, &giveBackError{err}
+	}
+	result, err := r.engine(ctx, in)
+	if errors.Is(err, journal.ErrDamaged) {
+		return &turn.Result{Stop: turn.StopInterrupted, Message: "the turn cannot go on, because its record makes no sense: " + err.Error()}, nil
+	}
+	if _, ok := errors.AsType[*notReadyError](err); ok || errors.Is(err, journal.ErrNewer) {
+		r.hesitate(ctx)
+	}
+	return result, err
+}
+
+// giveBackError is a run that cannot begin.
+type giveBackError struct{ error }
+
+// Unwrap returns the cause.
+func (e *giveBackError) Unwrap() error { return e.error }
 
 // engine runs the engine. A panic in it ends its Turn, and not the process with all other Turns.
 func (r *run) engine(ctx context.Context, in turn.Input) (result *turn.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			// What it panicked with may hold a part of the prompt; the stack does not.
-			r.executor.Log.Error(errors.New("panic in the engine"), "Failed to run a turn",
-				"turn", client.ObjectKeyFromObject(r.turn), "stack", string(debug.Stack()))
-			result, err = &turn.Result{Stop: turn.StopModelError, Message: "the run failed within Capstan, which is a bug: see the log of its executor"}, nil
+			r.executor.Log.Error(errors.New("panic in the engine"), "Failed to run a turn", "turn", r.key(), "stack", string(debug.Stack()))
+			result, err = &turn.Result{Stop: turn.StopInterrupted, Message: "the run failed within Capstan, which is a bug: see the log of its executor"}, nil
 		}
 	}()
 	return r.executor.Engine.Run(ctx, in)
@@ -153,6 +201,10 @@ func (r *run) hesitate(ctx context.Context) {
 	}
 }
 
+// isFinal reports whether the Turn is not to be tried again by this run: it stops here, is somebody else's, waits for
+// something, or is a newer version's.
 func isFinal(err error) bool {
-	return errors.Is(err, loop.ErrInterrupted) || errors.Is(err, journal.ErrFenced)
+	_, giveBack := errors.AsType[*giveBackError](err)
+	_, notReady := errors.AsType[*notReadyError](err)
+	return giveBack || notReady || errors.Is(err, loop.ErrInterrupted) || errors.Is(err, journal.ErrFenced) || errors.Is(err, journal.ErrNewer)
 }

@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"iter"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -88,30 +90,37 @@ func surroundings() []client.Object {
 	}
 }
 
-// memory is a journal that keeps entries of one Turn, and fails as it is told.
+// memory is a journal that fails as it is told.
 type memory struct {
-	mu      sync.Mutex
-	entries []journal.Entry
+	journaltest.Memory
+
+	mu sync.Mutex
 	// appendErrors are what the next appends return, after they have added their entries.
 	appendErrors []error
-	deleted      []string
-	// loadError is what all loads return.
-	loadError error
+	// readError is what reads return while it is set.
+	readError error
+	// read is called before each read.
+	read func()
 }
 
-func (m *memory) Load(context.Context, string) ([]journal.Entry, error) {
+func (m *memory) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return append([]journal.Entry(nil), m.entries...), m.loadError
-}
-
-func (m *memory) Append(_ context.Context, _ string, entries ...journal.Entry) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if n := len(m.entries); entries[0].Seq != int64(n+1) {
-		return journal.ErrSequence
+	if m.read != nil {
+		m.read()
 	}
-	m.entries = append(m.entries, entries...)
+	if err := m.readError; err != nil {
+		return func(yield func(journal.Entry, error) bool) { yield(journal.Entry{}, err) }
+	}
+	return m.Memory.Read(ctx, uid, after)
+}
+
+func (m *memory) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.Memory.Append(ctx, uid, entries...); err != nil {
+		return err
+	}
 	if len(m.appendErrors) > 0 {
 		err := m.appendErrors[0]
 		m.appendErrors = m.appendErrors[1:]
@@ -120,15 +129,14 @@ func (m *memory) Append(_ context.Context, _ string, entries ...journal.Entry) e
 	return nil
 }
 
-func (m *memory) Delete(_ context.Context, uid string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.deleted = append(m.deleted, uid)
-	return nil
-}
-
-func (m *memory) TurnUIDs(context.Context) ([]string, error) {
-	return []string{"uid-one", "uid-gone"}, nil
+// entries of the Turn.
+func (m *memory) entries(t *testing.T) []journal.Entry {
+	t.Helper()
+	all, err := journal.Collect(t.Context(), &m.Memory, "uid-one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // newExecutor is an executor on an API server in memory.
@@ -143,10 +151,10 @@ func newExecutor(t *testing.T, funcs interceptor.Funcs, objects ...client.Object
 	clock := func() time.Time { return now }
 	store := &memory{}
 	return &Executor{
-		Name: me, Capacity: 10, Client: c, Reader: c, Events: events.NewFakeRecorder(10), Store: store,
-		Engine: &turn.Engine{Journal: store, Now: clock}, Providers: providers.NewCache(nil, clock), Now: clock, Log: logr.Discard(),
+		Name: me, Capacity: 10, Client: c, Reader: c, Events: events.NewFakeRecorder(10),
+		Engine: &turn.Engine{Journal: store, Now: clock}, Provider: providers.NewCache(nil, clock).Lazy, Now: clock, Log: logr.Discard(),
 		ConfigMaps: func(string) translate.ConfigMaps { return noConfigMaps },
-		runs:       map[types.UID]*run{}, released: map[types.UID]int64{},
+		runs:       map[types.UID]*run{}, done: map[types.UID]int64{},
 	}, store
 }
 

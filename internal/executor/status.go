@@ -24,6 +24,7 @@ import (
 func (r *run) finish(ctx context.Context, result *turn.Result) {
 	e := r.executor
 	now := e.Now()
+	e.total(ctx, r.turn, result.Session, now)
 	written, err := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) { translate.Finish(t, result, now) })
 	if isRefused(err) {
 		// The schema of the cluster and of this process may differ in the middle of an upgrade.
@@ -139,9 +140,9 @@ func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 	case result.Fallback != nil:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventFallbackUsed, "Fallback",
 			"%s", note(result.Fallback.To+" answered in place of "+result.Fallback.From))
-	case result.Resumed:
+	case result.Counts.Resumes > 0:
 		e.Events.Eventf(t, nil, corev1.EventTypeNormal, v1alpha1.EventResumed, "Resume",
-			"the turn went on from its journal (epoch %d)", t.Epoch())
+			"the turn went on from its journal (resumes %d, epoch %d)", result.Counts.Resumes, t.Epoch())
 	}
 	kind, reason := corev1.EventTypeNormal, v1alpha1.EventSucceeded
 	switch {

@@ -134,7 +134,7 @@ func TestAnnounce(t *testing.T) {
 		return r
 	}
 	fallback := func(r *turn.Result) { r.Fallback = &turn.Fallback{From: "a/x", To: "b/y"} }
-	resumed := func(r *turn.Result) { r.Resumed = true }
+	resumed := func(r *turn.Result) { r.Counts.Resumes = 1 }
 	const numbers = ", 5 tokens, cost 0.5 EUR, 1.0 s"
 	for name, tc := range map[string]struct {
 		result *turn.Result
@@ -145,7 +145,7 @@ func TestAnnounce(t *testing.T) {
 		"a cancelled Turn":      {result(turn.StopCancelled), []string{"Normal Cancelled Cancelled" + numbers}},
 		"a failure":             {result(turn.StopModelError), []string{"Warning Failed ModelFailed" + numbers}},
 		"an answer of a spare":  {result(turn.StopCompleted, fallback), []string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers}},
-		"a Turn that went on":   {result(turn.StopCompleted, resumed), []string{"Normal Resumed the turn went on from its journal (epoch 2)", "Normal Succeeded Completed" + numbers}},
+		"a Turn that went on":   {result(turn.StopCompleted, resumed), []string{"Normal Resumed the turn went on from its journal (resumes 1, epoch 2)", "Normal Succeeded Completed" + numbers}},
 		"both, of which a word": {result(turn.StopCompleted, resumed, fallback), []string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -24,7 +23,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -32,11 +30,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/controller"
-	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/providers"
-	"github.com/capstan-dev/capstan/internal/runtime/prepare"
-	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/skillfile"
 )
 
@@ -70,40 +64,39 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if err != nil {
 		return err
 	}
-	var skills []prepare.Skill
+	p := &parts{options: o, shared: at.shared(), now: time.Now, log: log}
 	if o.SkillsFile != "" {
-		if skills, err = skillfile.Load(o.SkillsFile); err != nil {
+		if p.skills, err = skillfile.Load(o.SkillsFile); err != nil {
 			return fmt.Errorf("--skills-file: %w", err)
 		}
 	}
-	store, err := openStore(ctx, &o, log)
-	if err != nil {
+	if p.store, err = openStore(ctx, &o, log); err != nil {
 		if ctx.Err() != nil {
 			return nil // a start that was cut short by the stop has not failed
 		}
 		return err
 	}
-	defer func() { err = errors.Join(err, store.Close()) }()
+	defer func() { err = errors.Join(err, p.store.Close()) }()
 
 	// The API server's priority and fairness holds clients back where that is needed; a limit of our own would only
 	// queue status writes.
-	cfg = rest.CopyConfig(cfg)
-	cfg.QPS = -1
-	mgr, err := newManager(o, cfg, log)
-	if err != nil {
+	p.config = rest.CopyConfig(cfg)
+	p.config.QPS = -1
+	if p.manager, err = newManager(o, p.config, log); err != nil {
 		return err
 	}
-	health := &storeHealth{check: store.Check, log: log}
-	if err := errors.Join(mgr.AddReadyzCheck("store", health.ready), mgr.Add(health)); err != nil {
+	health := &storeHealth{check: p.store.Check, log: log}
+	if err := errors.Join(p.manager.AddReadyzCheck("store", health.ready), p.manager.Add(health)); err != nil {
 		return err
 	}
-	known := providers.NewCache(secretReader(mgr.GetAPIReader()), time.Now)
-	defer known.Close()
-	if err := add(ctx, mgr, o, cfg, store, known, skills, log); err != nil {
+	p.providers = providers.NewCache(secretReader(p.manager.GetAPIReader()), time.Now)
+	defer p.providers.Close()
+	defer p.closeReads()
+	if err := p.add(ctx); err != nil {
 		return err
 	}
-	log.WithValues(at.shown()...).Info("Starting", "executor", o.ExecutorName)
-	return mgr.Start(ctx)
+	log.WithValues(at.shown()...).Info("Starting", "roles", o.Roles, "executor", o.ExecutorName)
+	return p.manager.Start(ctx)
 }
 
 func newManager(o Options, cfg *rest.Config, log logr.Logger) (ctrl.Manager, error) {
@@ -116,28 +109,16 @@ func newManager(o Options, cfg *rest.Config, log logr.Logger) (ctrl.Manager, err
 		Scheme: scheme, Logger: log,
 		Metrics:                       metricsserver.Options{BindAddress: o.MetricsBindAddress},
 		HealthProbeBindAddress:        o.HealthProbeBindAddress,
-		LeaderElection:                o.LeaderElect,
+		LeaderElection:                o.elects(),
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       &stop,
 		// Names of controllers are checked per process; tests start several managers in one.
 		Controller: config.Controller{SkipNameValidation: new(true)},
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&corev1.ConfigMap{}: {Transform: identityOnly},
-			&coordinationv1.Lease{}: {
-				Namespaces: map[string]cache.Config{o.Namespace: {}},
-				Label:      labels.SelectorFromSet(labels.Set{executor.LeaseLabel: executor.LeaseLabelValue}),
-			},
-		}},
+		Cache:      cacheOptions(o),
 	}
-	if o.LeaderElect {
+	if o.elects() {
 		if options.LeaderElectionResourceLockInterface, err = leaderLock(o, cfg); err != nil {
 			return nil, err
-		}
-	}
-	if len(o.WatchNamespaces) > 0 {
-		options.Cache.DefaultNamespaces = map[string]cache.Config{}
-		for _, ns := range o.WatchNamespaces {
-			options.Cache.DefaultNamespaces[ns] = cache.Config{}
 		}
 	}
 	mgr, err := ctrl.NewManager(cfg, options)
@@ -189,48 +170,27 @@ type everywhere struct{ manager.Runnable }
 // NeedLeaderElection is false.
 func (everywhere) NeedLeaderElection() bool { return false }
 
-// add adds the controllers and the executor.
-func add(ctx context.Context, mgr ctrl.Manager, o Options, cfg *rest.Config, store store, known *providers.Cache, skills []prepare.Skill, log logr.Logger) error {
-	if err := controller.SetupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
-		return err
-	}
-	clientset, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
+// add adds what the roles of this process need.
+func (p *parts) add(ctx context.Context) (err error) {
+	if p.clientset, err = kubernetes.NewForConfig(p.config); err != nil {
 		return fmt.Errorf("failed to make a client: %w", err)
 	}
-	if err := checkNamespace(ctx, clientset, o.Namespace); err != nil {
+	if err := checkNamespace(ctx, p.clientset, p.options.Namespace); err != nil {
 		return err
 	}
-	now := time.Now
-	configMaps := configMapReader(mgr.GetAPIReader())
-	seen, recheck, err := configMapsSeen(ctx, mgr, clientset, o, log)
-	if err != nil {
+	if p.leaseAnnotations, err = p.addReads(ctx); err != nil {
 		return err
 	}
-	recorder := mgr.GetEventRecorder("capstan")
-	turns := &controller.TurnReconciler{Client: mgr.GetClient(), Events: recorder, Now: now, Reader: seen, Recheck: recheck}
-	turns.Executors = &controller.ExecutorReconciler{
-		Client: mgr.GetClient(), Now: now, Namespace: o.Namespace, Self: o.ExecutorName, Turns: turns,
-	}
-	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
-		&controller.PromptProfileReconciler{Client: mgr.GetClient(), Now: now, ConfigMaps: configMaps, Recheck: recheck},
-		&controller.ModelProviderReconciler{
-			Client: mgr.GetClient(), Providers: known, Now: now, ProbeInterval: time.Duration(o.ProbeIntervalSeconds) * time.Second,
-		},
-		&controller.AgentReconciler{Client: mgr.GetClient(), Now: now, ConfigMaps: configMaps, ManagerSkills: skills, Recheck: recheck},
-		turns,
-		turns.Executors,
-	} {
-		if err := r.SetupWithManager(mgr); err != nil {
-			return fmt.Errorf("failed to set up %T: %w", r, err)
+	p.status = p.options.Hooks.status(p.manager.GetClient())
+	if p.options.has(RoleController) {
+		if err := p.addController(ctx); err != nil {
+			return err
 		}
 	}
-	return mgr.Add(&executor.Executor{
-		Name: o.ExecutorName, Capacity: o.MaxConcurrentTurns, Namespace: o.Namespace,
-		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: clientset, Events: recorder,
-		Engine: &turn.Engine{Journal: store, Now: now}, Store: store, SweepStore: len(o.WatchNamespaces) == 0,
-		Providers: known, ConfigMaps: configMaps, ManagerSkills: skills, Now: now, Grace: o.grace(), Log: log.WithName("executor"),
-	})
+	if p.options.has(RoleExecutor) {
+		return p.addExecutor(ctx)
+	}
+	return nil
 }
 
 // checkNamespace fails if the namespace of the Leases does not exist: without a Lease no Turn would ever be bound. It asks

@@ -6,18 +6,31 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/capstan-dev/capstan/internal/readapi"
 )
 
 // EnvPrefix stands before a flag's name, in capitals and with underscores, in the name of its environment variable.
 const EnvPrefix = "CAPSTAN_"
 
-// Options of the manager. Each has a flag and an environment variable; the flag wins.
+// The roles of a process.
+const (
+	// RoleController binds Turns to executors, ends those that never get to run and looks after the objects of all kinds.
+	RoleController = "controller"
+	// RoleExecutor runs the Turns that are bound to the process.
+	RoleExecutor = "executor"
+)
+
+// Options of the manager. Each has a flag and an environment variable; the flag wins. Hooks alone has none.
 type Options struct {
+	// Roles of this process, RoleController and RoleExecutor; none for both.
+	Roles []string
 	// Kubeconfig is the path of a kubeconfig file; empty for the cluster the process runs in, or $KUBECONFIG.
 	Kubeconfig string
 	// DataDir holds the journal unless Store says otherwise.
@@ -34,12 +47,15 @@ type Options struct {
 	NameGiven bool
 	// WatchNamespaces are the namespaces whose objects count; none for all.
 	WatchNamespaces []string
-	// LeaderElect makes this process wait until no other leads.
+	// LeaderElect makes the controller wait until no other leads, and the executor too if the store belongs to one process.
 	LeaderElect bool
 	// MaxConcurrentTurns is how many Turns this process runs at once, at least 1.
 	MaxConcurrentTurns int
 	// MetricsBindAddress and HealthProbeBindAddress are host:port; "0" for none.
 	MetricsBindAddress, HealthProbeBindAddress string
+	// ReadBindAddress is the host:port of the read API; "0" for none. Beyond the loopback it needs ReadTLSCertFile and
+	// ReadTLSKeyFile, the paths of PEM files.
+	ReadBindAddress, ReadTLSCertFile, ReadTLSKeyFile string
 	// LogFormat is json or console, LogLevel is error, info or debug.
 	LogFormat, LogLevel string
 	// ShutdownGraceSeconds is how long runs may go on after the process was asked to stop, from 0.
@@ -48,26 +64,35 @@ type Options struct {
 	SkillsFile string
 	// ProbeIntervalSeconds is the time between two probes of a model provider, at least 1.
 	ProbeIntervalSeconds int
+	// JournalRetention is how long the journal of a Turn or a Session is kept after its object was deleted; 0 for not at all.
+	JournalRetention time.Duration
+	// Hooks stand between the parts of this process.
+	Hooks Hooks
 }
 
 // AddFlags adds a flag for each option, with its default and what it does.
 func (o *Options) AddFlags(f *pflag.FlagSet) {
 	host, _ := os.Hostname()
+	f.StringSliceVar(&o.Roles, "roles", []string{RoleController, RoleExecutor}, "what this process does, separated by commas: controller binds Turns to executors, executor runs those that are bound to it. With PostgreSQL they may be processes of their own, and any number of executors work at once")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "path of a kubeconfig file; default: the cluster this process runs in, else $KUBECONFIG or ~/.kube/config")
 	f.StringVar(&o.DataDir, "data-dir", "data", "folder for the journal, made if it is not there")
 	f.StringVar(&o.Store, "store", "", "where the journal is kept, as a URL: sqlite:///PATH, or postgres://USER@HOST:PORT/DATABASE with the password in $PGPASSWORD; default: journal.db in --data-dir")
 	f.StringVar(&o.Namespace, "namespace", "capstan-system", "namespace of this manager's own Leases; it must exist")
 	f.StringVar(&o.ExecutorName, "executor-name", strings.ToLower(host), "name that Turns are bound to, the same after a restart; default: the host name, which is the pod's name")
 	f.StringSliceVar(&o.WatchNamespaces, "watch-namespaces", nil, "namespaces whose objects count, separated by commas; default: all")
-	f.BoolVar(&o.LeaderElect, "leader-elect", false, "work only while no other manager leads; needed for more than one replica")
+	f.BoolVar(&o.LeaderElect, "leader-elect", false, "control only while no other manager leads; needed for more than one replica with the role controller. Executors that share a PostgreSQL work all the same; with SQLite, who does not lead runs no Turns")
 	f.IntVar(&o.MaxConcurrentTurns, "max-concurrent-turns", 1000, "how many Turns this process runs at once; more wait as Queued")
 	f.StringVar(&o.MetricsBindAddress, "metrics-bind-address", "127.0.0.1:8080", `address of /metrics (plain HTTP), "0" for none`)
 	f.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", "127.0.0.1:8081", `address of /healthz and /readyz, "0" for none`)
+	f.StringVar(&o.ReadBindAddress, "read-bind-address", "127.0.0.1:8082", `address of the read API, which serves the journals of Turns to who may get turns/log, "0" for none; one that is not of this machine alone needs --read-tls-cert-file and --read-tls-key-file`)
+	f.StringVar(&o.ReadTLSCertFile, "read-tls-cert-file", "", "path of a PEM file with the certificate of the read API, read once, at the start; default: plain HTTP")
+	f.StringVar(&o.ReadTLSKeyFile, "read-tls-key-file", "", "path of a PEM file with the key of that certificate")
 	f.StringVar(&o.LogFormat, "log-format", "json", "json or console")
 	f.StringVar(&o.LogLevel, "log-level", "info", "error, info or debug")
 	f.IntVar(&o.ShutdownGraceSeconds, "shutdown-grace-seconds", 25, "how long model requests in flight may go on when the process is asked to stop, in seconds; what is left then is handed back. Keep it below the pod's termination grace period")
 	f.StringVar(&o.SkillsFile, "skills-file", "", "path of a YAML file with skills that are available to every Agent: a list of key, name, description and content; read once, at the start")
 	f.IntVar(&o.ProbeIntervalSeconds, "probe-interval-seconds", 60, "time between two probes of a model provider, in seconds; a probe costs no tokens")
+	f.DurationVar(&o.JournalRetention, "journal-retention", 24*time.Hour, "how long the journal of a Turn or a Session is kept after its object was deleted, such as 24h or 30m; 0 forgets it at once")
 }
 
 // FromEnvironment sets the flags that were not given from their environment variables: --data-dir from CAPSTAN_DATA_DIR.
@@ -111,9 +136,27 @@ func (o *Options) Validate() error {
 		_, _, err := net.SplitHostPort(address)
 		check(address == "0" || err == nil, "--%s %q must be host:port, :port, or 0 for none", flag, address)
 	}
-	_, err := o.location()
+	wrong := readapi.CheckAddress(o.ReadBindAddress, o.ReadTLSCertFile, o.ReadTLSKeyFile)
+	check(wrong == nil, "%w", wrong)
+	check(o.JournalRetention >= 0 && o.JournalRetention <= maxRetention, "--journal-retention %s must be from 0 to %s", o.JournalRetention, maxRetention)
+	at, err := o.location()
 	check(err == nil, "%w", err)
+	for _, role := range o.Roles {
+		check(role == RoleController || role == RoleExecutor, "--roles: %q must be %s or %s", role, RoleController, RoleExecutor)
+	}
+	check(err != nil || at.shared() || o.has(RoleController) && o.has(RoleExecutor),
+		"--roles %s needs a store that processes can share: name a PostgreSQL with --store postgres://..., or give this process both roles",
+		strings.Join(o.Roles, ","))
 	return errors.Join(errs...)
 }
+
+// maxRetention bounds the time for which journals are kept: ten years.
+const maxRetention = 10 * 365 * 24 * time.Hour
+
+// elects reports whether the process takes part in the election of a leader: an executor alone has nothing to lead.
+func (o *Options) elects() bool { return o.LeaderElect && o.has(RoleController) }
+
+// has reports whether the process has a role.
+func (o *Options) has(role string) bool { return len(o.Roles) == 0 || slices.Contains(o.Roles, role) }
 
 func (o *Options) grace() time.Duration { return time.Duration(o.ShutdownGraceSeconds) * time.Second }

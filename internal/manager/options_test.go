@@ -3,6 +3,7 @@ package manager
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
@@ -33,8 +34,9 @@ func TestDefaultsAreValid(t *testing.T) {
 		t.Errorf("the defaults must be valid: %v", err)
 	}
 	want := Options{
+		Roles: []string{RoleController, RoleExecutor}, JournalRetention: 24 * time.Hour,
 		DataDir: "data", Namespace: "capstan-system", ExecutorName: "manager-0", MaxConcurrentTurns: 1000,
-		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", LogFormat: "json", LogLevel: "info",
+		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082", LogFormat: "json", LogLevel: "info",
 		ShutdownGraceSeconds: 25, ProbeIntervalSeconds: 60,
 	}
 	if diff := cmp.Diff(want, o); diff != "" {
@@ -54,11 +56,16 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 		{"CAPSTAN_MAX_CONCURRENT_TURNS", "7", "max-concurrent-turns"},
 		{"CAPSTAN_METRICS_BIND_ADDRESS", ":1", "metrics-bind-address"},
 		{"CAPSTAN_HEALTH_PROBE_BIND_ADDRESS", ":2", "health-probe-bind-address"},
+		{"CAPSTAN_READ_BIND_ADDRESS", ":3", "read-bind-address"},
+		{"CAPSTAN_READ_TLS_CERT_FILE", "/c", "read-tls-cert-file"},
+		{"CAPSTAN_READ_TLS_KEY_FILE", "/k", "read-tls-key-file"},
 		{"CAPSTAN_LOG_FORMAT", "console", "log-format"},
 		{"CAPSTAN_LOG_LEVEL", "debug", "log-level"},
 		{"CAPSTAN_SHUTDOWN_GRACE_SECONDS", "3", "shutdown-grace-seconds"},
 		{"CAPSTAN_PROBE_INTERVAL_SECONDS", "4", "probe-interval-seconds"},
 		{"CAPSTAN_SKILLS_FILE", "/skills.yaml", "skills-file"},
+		{"CAPSTAN_ROLES", "[executor]", "roles"},
+		{"CAPSTAN_JOURNAL_RETENTION", "36h0m0s", "journal-retention"},
 	} {
 		t.Run(tc.flag, func(t *testing.T) {
 			var o Options
@@ -82,8 +89,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 15 {
-		t.Errorf("there are %d flags; the table above has 15", count)
+	if count != 20 {
+		t.Errorf("there are %d flags; the table above has 20", count)
 	}
 }
 
@@ -124,6 +131,13 @@ func TestValidate(t *testing.T) {
 		"an unescaped password":     {func(o *Options) { o.Store = "postgres://me:1/hunter2@db/d" }, "--store: failed to read the URL"},
 		"a store's unknown option":  {func(o *Options) { o.Store = "postgres://me:hunter2@db/d?sslmode=maybe" }, "sslmode"},
 		"a store without a path":    {func(o *Options) { o.Store = "sqlite://data" }, "--store"},
+		"an unknown role":           {func(o *Options) { o.Roles = []string{"worker"} }, `--roles: "worker" must be controller or executor`},
+		"an executor with SQLite":   {func(o *Options) { o.Roles = []string{RoleExecutor} }, "--roles executor needs a store that processes can share: name a PostgreSQL with --store postgres://"},
+		"a controller with SQLite":  {func(o *Options) { o.Roles = []string{RoleController} }, "or give this process both roles"},
+		"tokens in the clear":       {func(o *Options) { o.ReadBindAddress = ":8082" }, `--read-bind-address ":8082" is not of this machine alone`},
+		"a certificate alone":       {func(o *Options) { o.ReadTLSCertFile = "tls.crt" }, "must be given together"},
+		"a negative retention":      {func(o *Options) { o.JournalRetention = -time.Second }, "--journal-retention -1s must be from 0"},
+		"an endless retention":      {func(o *Options) { o.JournalRetention = 100_000 * time.Hour }, "--journal-retention"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, err := parsed(t, nil, "--executor-name", "e")
@@ -148,5 +162,29 @@ func TestValidateTellsAllAtOnce(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("the error must name %s: %v", flag, err)
 		}
+	}
+}
+
+func TestRolesOfProcessesThatShareAStore(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason               string
+		args                 []string
+		controller, executor bool
+	}{
+		"Default":    {"one process does all", nil, true, true},
+		"None":       {"an option that was not set is no reason to do nothing", []string{"--roles="}, true, true},
+		"Both":       {"the order does not count", []string{"--roles=executor,controller"}, true, true},
+		"Controller": {"with a store that is shared, others run the Turns", []string{"--roles=controller", "--store=postgres://me@db/d"}, true, false},
+		"Executor":   {"with a store that is shared, another one controls", []string{"--roles=executor", "--store=postgres://me@db/d"}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, err := parsed(t, nil, append(tc.args, "--executor-name=e")...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := o.Validate(); err != nil || o.has(RoleController) != tc.controller || o.has(RoleExecutor) != tc.executor {
+				t.Errorf("%s: controller %t, executor %t, %v", tc.reason, o.has(RoleController), o.has(RoleExecutor), err)
+			}
+		})
 	}
 }

@@ -11,21 +11,10 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/go-logr/logr"
 
-	"github.com/capstan-dev/capstan/internal/executor"
-	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
-
-// store is what the manager asks of the place where the journal is kept.
-type store interface {
-	journal.Journal
-	executor.Sweeper
-	// Check fails if the journal could not be written now.
-	Check(ctx context.Context) error
-	// Close ends the work with it.
-	Close() error
-}
 
 // location says where the journal is kept. One of path and url is set.
 type location struct {
@@ -36,6 +25,9 @@ type location struct {
 	hosts    []string
 	database string
 }
+
+// shared reports whether several processes may work with the store at once.
+func (l location) shared() bool { return l.url != "" }
 
 // shown is what a log may say of a location, as keys and values.
 func (l location) shown() []any {
@@ -70,19 +62,19 @@ func (o *Options) location() (location, error) {
 }
 
 // openStore opens the journal that the options name. A PostgreSQL that is away is waited for. Close must be called.
-func openStore(ctx context.Context, o *Options, log logr.Logger) (store, error) {
+func openStore(ctx context.Context, o *Options, log logr.Logger) (store.Store, error) {
 	l, err := o.location()
 	if err != nil {
 		return nil, err
 	}
 	log = log.WithValues(l.shown()...)
 	if l.url == "" {
-		return await(ctx, log, never, func(ctx context.Context) (store, error) {
+		return await(ctx, log, never, func(ctx context.Context) (store.Store, error) {
 			s, err := sqlite.Open(ctx, l.path)
 			return orNil(s, err)
 		})
 	}
-	return await(ctx, log, postgres.IsAway, func(ctx context.Context) (store, error) {
+	return await(ctx, log, postgres.IsAway, func(ctx context.Context) (store.Store, error) {
 		s, err := postgres.Open(ctx, l.url)
 		return orNil(s, err)
 	})
@@ -92,7 +84,7 @@ func openStore(ctx context.Context, o *Options, log logr.Logger) (store, error) 
 func never(error) bool { return false }
 
 // orNil keeps a nil pointer from becoming a store that is not nil.
-func orNil[S store](s S, err error) (store, error) {
+func orNil[S store.Store](s S, err error) (store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -105,11 +97,11 @@ func orNil[S store](s S, err error) (store, error) {
 const storePatience = 30 * time.Second
 
 // await opens a store. As long as it is away it tries again, and says so each time.
-func await(ctx context.Context, log logr.Logger, away func(error) bool, open func(context.Context) (store, error)) (store, error) {
+func await(ctx context.Context, log logr.Logger, away func(error) bool, open func(context.Context) (store.Store, error)) (store.Store, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
 	waited := false
-	s, err := backoff.Retry(ctx, func() (store, error) {
+	s, err := backoff.Retry(ctx, func() (store.Store, error) {
 		s, err := open(ctx)
 		if err != nil && !away(err) {
 			err = backoff.Permanent(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
@@ -80,7 +81,7 @@ func TestOpenStoreSaysWhatIsWrong(t *testing.T) {
 }
 
 // opened is a store that does nothing.
-type opened struct{ store }
+type opened struct{ store.Store }
 
 func TestAwait(t *testing.T) {
 	away, wrong := errors.New("nobody listens"), errors.New("wrong password")
@@ -110,7 +111,7 @@ func TestAwait(t *testing.T) {
 				var lines []string
 				log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
 				begin, tries := time.Now(), 0
-				s, err := await(ctx, log, func(err error) bool { return errors.Is(err, away) }, func(context.Context) (store, error) {
+				s, err := await(ctx, log, func(err error) bool { return errors.Is(err, away) }, func(context.Context) (store.Store, error) {
 					tries++
 					if time.Since(begin) < tc.after {
 						return nil, fmt.Errorf("failed to open: %w", tc.err)

@@ -27,8 +27,8 @@ type Options struct {
 }
 
 // Load reads the manifests of files, of directories with all below them, and, for the path "-", of standard input. It
-// keeps Agents, PromptProfiles, ModelProviders, Turns, ConfigMaps and Secrets. If anything is wrong, the error is an Errors with all
-// there is to correct, or says that the embedded schemas cannot be used.
+// keeps Agents, PromptProfiles, ModelProviders, Turns, Sessions, ConfigMaps and Secrets. If anything is wrong, the error is an
+// Errors with all there is to correct, or says that the embedded schemas cannot be used.
 func Load(ctx context.Context, paths []string, opts Options) (*Set, error) {
 	if len(paths) == 0 {
 		return nil, errors.New("failed to load manifests: name a file, a directory or - for standard input")
@@ -205,6 +205,8 @@ func (s *Set) store(kind string, name types.NamespacedName, object map[string]an
 		s.profiles[name], err = typed[v1alpha1.PromptProfile](object)
 	case "Turn":
 		s.turns[name], err = typed[v1alpha1.Turn](object)
+	case "Session":
+		s.sessions[name], err = typed[v1alpha1.Session](object)
 	default:
 		err = fmt.Errorf("failed to keep it: kind %q has a schema and no type", kind)
 	}

@@ -25,6 +25,8 @@ func (s *Set) Names(kind string) []string {
 		return names(s.providers)
 	case "Turn":
 		return names(s.turns)
+	case "Session":
+		return names(s.sessions)
 	case "ConfigMap":
 		return names(s.configMaps)
 	case "Secret":

@@ -24,6 +24,7 @@ type Set struct {
 	profiles   map[types.NamespacedName]*v1alpha1.PromptProfile
 	providers  map[types.NamespacedName]*v1alpha1.ModelProvider
 	turns      map[types.NamespacedName]*v1alpha1.Turn
+	sessions   map[types.NamespacedName]*v1alpha1.Session
 	secrets    map[types.NamespacedName]*corev1.Secret
 	configMaps map[types.NamespacedName]*corev1.ConfigMap
 	// origins says where each object was read.
@@ -36,6 +37,7 @@ func newSet() *Set {
 		profiles:   map[types.NamespacedName]*v1alpha1.PromptProfile{},
 		providers:  map[types.NamespacedName]*v1alpha1.ModelProvider{},
 		turns:      map[types.NamespacedName]*v1alpha1.Turn{},
+		sessions:   map[types.NamespacedName]*v1alpha1.Session{},
 		secrets:    map[types.NamespacedName]*corev1.Secret{},
 		configMaps: map[types.NamespacedName]*corev1.ConfigMap{},
 		origins:    map[objectKey]origin{},
@@ -60,6 +62,12 @@ func (s *Set) ModelProvider(namespace, name string) (provider *v1alpha1.ModelPro
 	return provider, ok
 }
 
+// Session returns a Session; ok is false if the manifests do not hold it.
+func (s *Set) Session(namespace, name string) (session *v1alpha1.Session, ok bool) {
+	session, ok = s.sessions[types.NamespacedName{Namespace: namespace, Name: name}]
+	return session, ok
+}
+
 // Secret returns a Secret, its stringData merged into its data; ok is false if the manifests do not hold it.
 func (s *Set) Secret(namespace, name string) (secret *corev1.Secret, ok bool) {
 	secret, ok = s.secrets[types.NamespacedName{Namespace: namespace, Name: name}]
@@ -77,7 +85,8 @@ func (s *Set) ConfigMap(namespace, name string) (configMap *corev1.ConfigMap, ok
 func (s *Set) Over(base *Set) *Set {
 	return &Set{
 		agents: over(s.agents, base.agents), profiles: over(s.profiles, base.profiles), providers: over(s.providers, base.providers),
-		turns: over(s.turns, base.turns), secrets: over(s.secrets, base.secrets), configMaps: over(s.configMaps, base.configMaps),
+		turns: over(s.turns, base.turns), sessions: over(s.sessions, base.sessions),
+		secrets: over(s.secrets, base.secrets), configMaps: over(s.configMaps, base.configMaps),
 		origins: over(s.origins, base.origins),
 	}
 }

@@ -142,6 +142,10 @@ func TestNamesAndOrigins(t *testing.T) {
 	if err := set.SetSecretFromEnv("made/key=KEY", func(string) (string, bool) { return "value", true }); err != nil {
 		t.Fatal(err)
 	}
+	withSession := loaded(t, session, strings.Replace(session, "chat", "other", 1))
+	if got := strings.Join(withSession.Names("Session"), " "); got != "default/chat default/other" {
+		t.Errorf("Names(Session) returned %q", got)
+	}
 	for kind, want := range map[string]string{
 		"Agent": "default/support", "Turn": "default/first default/second", "Secret": "default/made", "Pod": "",
 	} {
@@ -188,6 +192,28 @@ func TestConfigMaps(t *testing.T) {
 	}
 	if _, ok := set.ConfigMap("helpdesk", "notes"); ok {
 		t.Error("want a ConfigMap of its own namespace only")
+	}
+}
+
+func TestASession(t *testing.T) {
+	t.Parallel()
+	set := loaded(t, session+"spec: {subject: Order 1042, budget: {maxTurns: 3}}\n")
+	got, ok := set.Session("default", "chat")
+	if !ok || got.Spec.Subject != "Order 1042" || *got.Spec.Budget.MaxTurns != 3 {
+		t.Errorf("Session returned %+v, %t: want it as it was written", got, ok)
+	}
+	if got.Status.ObservedGeneration != 0 || len(got.Status.Conditions) != 0 {
+		t.Errorf("the status is %+v, want none: nobody has looked at it", got.Status)
+	}
+	if _, ok := set.Session("helpdesk", "chat"); ok {
+		t.Error("want a Session of its own namespace only")
+	}
+	below := loaded(t, session+"spec: {subject: Order 1}\n")
+	if over, _ := set.Over(below).Session("default", "chat"); over != got {
+		t.Error("want the Session on top")
+	}
+	if _, ok := loaded(t, turn).Over(below).Session("default", "chat"); !ok {
+		t.Error("the set lacks the Session, which the base has alone")
 	}
 }
 

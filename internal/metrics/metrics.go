@@ -30,10 +30,14 @@ var (
 	tokens = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "capstan_tokens_total", Help: "Tokens used by turns that have ended, by provider, model and type (input, output).",
 	}, []string{"provider", "model", "type"})
+	purged = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "capstan_journals_purged_total", Help: "Journals of deleted turns and sessions that were purged.",
+	})
+	journals = &journalSize{}
 )
 
 func init() {
-	metrics.Registry.MustRegister(Running, ended, duration, modelRequests, modelRetries, tokens)
+	metrics.Registry.MustRegister(Running, ended, duration, modelRequests, modelRetries, tokens, purged, journals)
 }
 
 // Ended counts a Turn that has ended, once its status is written; result is nil for one that was not run.

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -18,9 +22,18 @@ type lazy struct {
 	object *v1alpha1.ModelProvider
 }
 
-// Generate asks the provider, or says why it cannot be asked.
+// Generate asks the provider, or says why it cannot be asked. While the API server is away it waits, for as long as ctx
+// lives: an outage of the API server is no failure of a model, and must not use up the attempts.
 func (l lazy) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
-	p, err := l.cache.Get(ctx, l.object)
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 5*time.Second
+	p, err := backoff.Retry(ctx, func() (*openai.Provider, error) {
+		p, err := l.cache.Get(ctx, l.object)
+		if err != nil && !isAway(err) {
+			err = backoff.Permanent(err)
+		}
+		return p, err
+	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0))
 	if err != nil {
 		return model.Reply{}, unsent(l.object.Name, err)
 	}

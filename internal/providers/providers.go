@@ -4,6 +4,7 @@ package providers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -62,7 +63,7 @@ func NewCache(secrets SecretReader, now func() time.Time) *Cache {
 	return &Cache{secrets: secrets, now: now, entries: map[types.NamespacedName]*entry{}}
 }
 
-// Get returns the provider of an object, with credentials at most 10 s old. It returns a *SecretError if they are not to
+// Get returns the provider of an object, with credentials at most 10 s old, or older ones while the API server is away. It returns a *SecretError if they are not to
 // be had, or the error of reading them.
 func (c *Cache) Get(ctx context.Context, p *v1alpha1.ModelProvider) (*openai.Provider, error) {
 	return c.get(ctx, p, secretTTL)
@@ -93,6 +94,10 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	bounded, cancel := context.WithTimeout(ctx, secretTimeout)
 	defer cancel()
 	config, err := c.config(bounded, p)
+	if err != nil && ttl > 0 && isAway(err) && e.provider != nil && e.uid == p.UID && e.version == p.Generation {
+		e.read = c.now() // the credentials of before serve while the API server is away; it is asked again in a while
+		return e.provider, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -104,6 +109,18 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	}
 	e.uid, e.version, e.read = p.UID, p.Generation, c.now()
 	return e.provider, nil
+}
+
+// isAway reports whether a Secret could not be read because the API server gave no answer, or none that will last.
+func isAway(err error) bool {
+	if _, ok := errors.AsType[*SecretError](err); ok {
+		return false
+	}
+	if _, answered := errors.AsType[*apierrors.StatusError](err); !answered {
+		return true
+	}
+	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
+		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
 }
 
 // Forget drops the provider of an object that is gone.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -287,7 +288,9 @@ func TestNamespacesAreApart(t *testing.T) {
 // TestLazy: a provider whose Secret cannot be read for now can be asked when it can.
 func TestLazy(t *testing.T) {
 	w, c := newWorld(t, secretValue)
-	w.set(func(w *world) { w.err = errors.New("etcdserver: request timed out") })
+	w.set(func(w *world) {
+		w.err = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "openai", errors.New("no such right"))
+	})
 	p := c.Lazy(object("http://127.0.0.1:1/v1"))
 	for range 2 {
 		_, err := p.Generate(t.Context(), model.Request{Model: "m"})
@@ -319,4 +322,56 @@ func TestUnusable(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestTheAPIServerIsAway(t *testing.T) {
+	away := errors.New("connection refused")
+	t.Run("credentials of before serve", func(t *testing.T) {
+		w, c := newWorld(t, secretValue)
+		before, err := c.Get(t.Context(), object("http://one.example/v1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.set(func(w *world) { w.err, w.now = away, w.now.Add(time.Hour) })
+		for range 2 {
+			if p, err := c.Get(t.Context(), object("http://one.example/v1")); p != before || err != nil {
+				t.Errorf("Get = %p, %v; want the provider of before, %p", p, err, before)
+			}
+		}
+		if w.reads != 2 {
+			t.Errorf("the Secret was read %d times, want 2: it is tried again after a while only", w.reads)
+		}
+		if _, err := c.Fresh(t.Context(), object("http://one.example/v1")); !errors.Is(err, away) {
+			t.Errorf("Fresh: %v, want what keeps it from reading", err)
+		}
+		changed := object("http://two.example/v1")
+		changed.Generation = 2
+		if _, err := c.Get(t.Context(), changed); !errors.Is(err, away) {
+			t.Errorf("Get of a changed object: %v, want no provider of before", err)
+		}
+	})
+	t.Run("a first request waits for it", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := &world{err: away, now: time.Now()}
+			c := providers.NewCache(w.read, w.clock)
+			time.AfterFunc(time.Minute, func() { w.set(func(w *world) { w.err = nil }) }) // and the Secret is not there then
+			begin := time.Now()
+			_, err := c.Lazy(object("http://one.example/v1")).Generate(t.Context(), model.Request{})
+			failure, ok := errors.AsType[*model.Error](err)
+			if !ok || failure.Kind != model.Auth || !failure.Unsent || time.Since(begin) < time.Minute {
+				t.Errorf("Generate: %v after %s; want the missing Secret, and no sooner than the API server answers", err, time.Since(begin))
+			}
+		})
+	})
+	t.Run("a request does not outlive its Turn", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := &world{err: away, now: time.Now()}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := providers.NewCache(w.read, w.clock).Lazy(object("http://one.example/v1")).Generate(ctx, model.Request{})
+			if failure, ok := errors.AsType[*model.Error](err); !ok || !failure.Unsent {
+				t.Errorf("Generate: %v, want an error of a request that never left", err)
+			}
+		})
+	})
 }

@@ -23,7 +23,7 @@ func filled() translate.Objects {
 		switch leaf.Kind() {
 		case reflect.String:
 			leaf.SetString(path)
-		case reflect.Int32:
+		case reflect.Int32, reflect.Int64:
 			leaf.SetInt(1)
 		case reflect.Bool:
 			leaf.SetBool(true)
@@ -72,7 +72,7 @@ func walk(v reflect.Value, path string, visit func(path string, leaf reflect.Val
 
 // elsewhere are the fields that messages are not made of, each with what they are for.
 var elsewhere = map[string]string{
-	"agent.promptProfileRef": "finds the profile", "turn.agentRef": "finds the agent",
+	"agent.promptProfileRef": "finds the profile", "turn.agentRef": "finds the agent", "turn.sessionRef": "finds the session",
 	"agent.models": "the chain of the run", "turn.model": "its first model", "turn.citations": "the result",
 	"agent.limits": "the run", "turn.limits": "the run", "turn.execution": "the run", "agent.decisionKey": "the record",
 	"agent.maxParallelTurns": "the queue", "turn.desiredState": "the controller", "turn.ttlSecondsAfterFinished": "the controller",

@@ -11,7 +11,6 @@ import (
 	"github.com/shopspring/decimal"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -28,16 +27,24 @@ type Link struct {
 	Provider model.Provider
 }
 
-// Input returns the input of a Turn's run: what is asked, of which models, and for how long. preparation returns what the
+// Input returns the input of a Turn's run: what is asked, of which models, for how long and how much, and in which Session, nil
+// for none. preparation returns what the
 // messages are made of, as Preparation does; what changes from run to run (epoch, time left, interrupts) is the caller's to
 // fill in. A model that the Turn names and its Agent does not have ends the run when messages are to be made.
-func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, preparation func(context.Context) (prepare.Input, error)) (turn.Input, error) {
+func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, s *v1alpha1.Session, preparation func(context.Context) (prepare.Input, error)) (turn.Input, error) {
 	limit := v1alpha1.Timeout(t.Spec.Limits, a.Spec.Limits)
 	in := turn.Input{
-		UID: string(t.UID), Timeout: limit, Limit: limit, Preparation: preparation,
+		UID: string(t.UID), Namespace: t.Namespace, Name: t.Name, Timeout: limit, Limit: limit, Preparation: preparation,
 		PrepareOnly:   t.Spec.Execution == v1alpha1.ExecutionPrepareOnly,
 		ShowCitations: t.Spec.Citations != v1alpha1.CitationsHide,
 		DecisionKey:   a.Spec.DecisionKey,
+	}
+	var err error
+	if in.Limits, err = limits(t.Spec.Limits, a.Spec.Limits, Remaining(s)); err != nil {
+		return turn.Input{}, err
+	}
+	if s != nil {
+		in.Session = &turn.Session{UID: string(s.UID), Name: s.Name}
 	}
 	first, wrong := FirstModel(t, a)
 	if wrong != nil {
@@ -60,6 +67,30 @@ func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, preparation func(c
 	return in, nil
 }
 
+// limits returns the lowest of each limit that is given.
+func limits(all ...*v1alpha1.Limits) (loop.Limits, error) {
+	out := loop.Limits{MaxSteps: v1alpha1.MaxSteps(all...), MaxToolCalls: v1alpha1.MaxToolCalls(all...)}
+	for _, l := range all {
+		if l == nil {
+			continue
+		}
+		if n := l.MaxTokens; n != nil && (out.MaxTokens == 0 || *n < out.MaxTokens) {
+			out.MaxTokens = *n
+		}
+		if l.MaxCost == nil {
+			continue
+		}
+		cost, err := decimal.NewFromString(*l.MaxCost)
+		if err != nil {
+			return out, fmt.Errorf("failed to read limits.maxCost %q: %w", *l.MaxCost, err)
+		}
+		if out.MaxCost.IsZero() || cost.LessThan(out.MaxCost) {
+			out.MaxCost = cost
+		}
+	}
+	return out, nil
+}
+
 // FirstModel returns the place in the Agent's chain of the model that is asked first. The error, an *invalid.Error, says
 // that the Turn names one that the chain has not.
 func FirstModel(t *v1alpha1.Turn, a *v1alpha1.Agent) (int, error) {
@@ -70,11 +101,11 @@ func FirstModel(t *v1alpha1.Turn, a *v1alpha1.Agent) (int, error) {
 	return prepare.Resolve(t.Spec.Model, names)
 }
 
-func candidate(l Link) (turn.Candidate, error) {
-	c := turn.Candidate{Candidate: loop.Candidate{
+func candidate(l Link) (loop.Candidate, error) {
+	c := loop.Candidate{
 		ProviderName: l.Reference.ProviderRef.Name, Model: l.Reference.Model, Provider: l.Provider,
 		Retry: loop.Retry{MaxAttempts: 1},
-	}}
+	}
 	if p := l.Reference.Parameters; p != nil {
 		if p.MaxOutputTokens != nil {
 			n := int(*p.MaxOutputTokens)
@@ -109,8 +140,8 @@ func candidate(l Link) (turn.Candidate, error) {
 	return c, nil
 }
 
-func pricingOf(p *v1alpha1.Pricing) (*finalize.Pricing, error) {
-	out := &finalize.Pricing{Currency: p.Currency}
+func pricingOf(p *v1alpha1.Pricing) (*model.Pricing, error) {
+	out := &model.Pricing{Currency: p.Currency}
 	var err error
 	if out.Input, err = decimal.NewFromString(p.InputPerMillion); err != nil {
 		return nil, err

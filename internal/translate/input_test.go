@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -63,23 +62,22 @@ func TestInput(t *testing.T) {
 		},
 		{Reference: v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: "gone"}, Model: "large"}, Provider: mute{}},
 	}
-	got, err := translate.Input(spec, agent, chain, making)
+	got, err := translate.Input(spec, agent, chain, nil, making)
 	if err != nil {
 		t.Fatalf("Input: %v", err)
 	}
 	want := turn.Input{
-		UID: "u", Timeout: 30 * time.Second, Limit: 30 * time.Second, PrepareOnly: true, DecisionKey: "k",
-		Chain: []turn.Candidate{
+		UID: "u", Namespace: "demo", Name: "first", Timeout: 30 * time.Second, Limit: 30 * time.Second, PrepareOnly: true, DecisionKey: "k",
+		Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25},
+		Chain: []loop.Candidate{
 			{
-				Candidate: loop.Candidate{
-					ProviderName: "main", Model: "small", Parameters: model.Parameters{Temperature: new(0.2), MaxOutputTokens: new(64)},
-					Retry: loop.Retry{MaxAttempts: 4, InitialBackoff: 500 * time.Millisecond, MaxBackoff: 20 * time.Second}, Provider: mute{},
-				},
-				Pricing: &finalize.Pricing{
+				ProviderName: "main", Model: "small", Parameters: model.Parameters{Temperature: new(0.2), MaxOutputTokens: new(64)},
+				Retry: loop.Retry{MaxAttempts: 4, InitialBackoff: 500 * time.Millisecond, MaxBackoff: 20 * time.Second}, Provider: mute{},
+				Pricing: &model.Pricing{
 					Currency: "USD", Input: decimal.RequireFromString("2.5"), Output: decimal.RequireFromString("10"), CacheRead: decimal.RequireFromString("2.5"),
 				},
 			},
-			{Candidate: loop.Candidate{ProviderName: "gone", Model: "large", Retry: loop.Retry{MaxAttempts: 1}, Provider: mute{}}},
+			{ProviderName: "gone", Model: "large", Retry: loop.Retry{MaxAttempts: 1}, Provider: mute{}},
 		},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(mute{}), cmpopts.IgnoreFields(turn.Input{}, "Preparation")); diff != "" {
@@ -87,6 +85,62 @@ func TestInput(t *testing.T) {
 	}
 	if in, err := got.Preparation(t.Context()); err != nil || in.Model != "of the caller" {
 		t.Errorf("Preparation = %+v, %v; want what the caller gave", in, err)
+	}
+}
+
+func TestSessionOfAnInput(t *testing.T) {
+	s := &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Name: "talk", UID: "s-uid"}}
+	got, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, nil, s, making)
+	if diff := cmp.Diff(&turn.Session{UID: "s-uid", Name: "talk"}, got.Session); diff != "" || err != nil {
+		t.Errorf("Input (error %v): -want +got:\n%s", err, diff)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	limits := func(steps, calls int32, tokens int64, cost string) *v1alpha1.Limits {
+		return &v1alpha1.Limits{MaxSteps: &steps, MaxToolCalls: &calls, MaxTokens: &tokens, MaxCost: &cost}
+	}
+	talk := func(maxTokens, tokens int64, maxCost, cost string) *v1alpha1.Session {
+		s := &v1alpha1.Session{Spec: v1alpha1.SessionSpec{Budget: &v1alpha1.SessionBudget{MaxTokens: &maxTokens, MaxCost: &maxCost}}}
+		s.Status.Usage = &v1alpha1.Usage{TotalTokens: tokens, Cost: &v1alpha1.Cost{Amount: cost, Currency: "USD"}}
+		return s
+	}
+	of := func(steps, calls int, tokens int64, cost string) loop.Limits {
+		return loop.Limits{MaxSteps: steps, MaxToolCalls: calls, MaxTokens: tokens, MaxCost: decimal.RequireFromString(cost)}
+	}
+	for name, tc := range map[string]struct {
+		reason      string
+		turn, agent *v1alpha1.Limits
+		session     *v1alpha1.Session
+		want        loop.Limits
+	}{
+		"none":            {"steps and calls are bounded all the same, tokens and cost are not", nil, nil, nil, of(6, 25, 0, "0")},
+		"empty":           {"so with limits of other things", &v1alpha1.Limits{TimeoutSeconds: new(int32(9))}, &v1alpha1.Limits{}, &v1alpha1.Session{}, of(6, 25, 0, "0")},
+		"turn":            {"as it says, also above the defaults", limits(9, 99, 1000, "0.5"), nil, nil, of(9, 99, 1000, "0.5")},
+		"agent":           {"as it says", nil, limits(9, 99, 1000, "0.5"), nil, of(9, 99, 1000, "0.5")},
+		"turn is lower":   {"the lowest wins", limits(1, 0, 10, "0.05"), limits(9, 99, 1000, "0.5"), nil, of(1, 0, 10, "0.05")},
+		"agent is lower":  {"the lowest wins", limits(9, 99, 1000, "0.5"), limits(1, 0, 10, "0.05"), nil, of(1, 0, 10, "0.05")},
+		"each for itself": {"one from here, one from there", limits(9, 1, 1000, "0.05"), limits(2, 99, 10, "0.5"), nil, of(2, 1, 10, "0.05")},
+		"session alone":   {"what is left of it", nil, nil, talk(1000, 400, "1", "0.25"), of(6, 25, 600, "0.75")},
+		"session is lower": {
+			"what is left of it", limits(9, 9, 601, "0.76"), limits(9, 9, 900, "0.9"), talk(1000, 400, "1", "0.25"), of(9, 9, 600, "0.75"),
+		},
+		"session is higher": {"there is more than the Turn may take", limits(9, 9, 10, "0.05"), nil, talk(1000, 400, "1", "0.25"), of(9, 9, 10, "0.05")},
+		"session is used up": {
+			"nothing would be no limit: the least there is stops the next request", limits(9, 9, 10, "0.05"), nil, talk(1000, 1000, "1", "3"), of(9, 9, 1, "0.0000000001"),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := translate.Input(
+				&v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Limits: tc.turn}}, &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: tc.agent}}, nil, tc.session, making)
+			if diff := cmp.Diff(tc.want, got.Limits); diff != "" || err != nil {
+				t.Errorf("limits (error %v): %s: -want +got:\n%s", err, tc.reason, diff)
+			}
+		})
+	}
+	_, err := translate.Input(&v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Limits: &v1alpha1.Limits{MaxCost: new("much")}}}, &v1alpha1.Agent{}, nil, nil, making)
+	if want := `failed to read limits.maxCost "much": can't convert much to decimal`; err == nil || err.Error() != want {
+		t.Errorf("Input: %v, want %q", err, want)
 	}
 }
 
@@ -114,7 +168,7 @@ func TestChainOfATurnThatNamesAModel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Model: tc.model}}
-			in, err := translate.Input(spec, &agent, chain, making)
+			in, err := translate.Input(spec, &agent, chain, nil, making)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -147,7 +201,7 @@ func TestPrices(t *testing.T) {
 		}}
 	}
 	in := func(p *v1alpha1.Pricing) (turn.Input, error) {
-		return translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, link(p), making)
+		return translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, link(p), nil, making)
 	}
 	cached := "0.25"
 	got, err := in(&v1alpha1.Pricing{Currency: "EUR", InputPerMillion: "1", OutputPerMillion: "2", CacheReadPerMillion: &cached})

@@ -24,6 +24,8 @@ type Objects struct {
 	ConfigMaps ConfigMaps
 	// ManagerSkills are available to every Agent.
 	ManagerSkills []prepare.Skill
+	// Session of the Turn; nil if it has none. Its history is not here: the engine reads it.
+	Session *v1alpha1.Session
 }
 
 // Preparation returns what the messages of a Turn are made of; now is the time they speak of. It returns an
@@ -45,6 +47,7 @@ func Preparation(ctx context.Context, o Objects, now time.Time) (prepare.Input, 
 		return prepare.Input{}, err
 	}
 	in.Turn, err = request(ctx, o.Turn, o.ConfigMaps)
+	converse(&in.Turn, o.Session)
 	return in, err
 }
 
@@ -105,6 +108,17 @@ func Profile(ctx context.Context, p *v1alpha1.PromptProfile, maps ConfigMaps) (p
 	}
 	out.Contributions, err = contributions(ctx, "PromptProfile spec.contributions", s.Contributions, maps)
 	return out, err
+}
+
+// converse says which Session the Turn belongs to, beside what its caller knows of the conversation.
+func converse(t *prepare.Turn, s *v1alpha1.Session) {
+	if s == nil {
+		return
+	}
+	if t.Session == nil {
+		t.Session = &turncontext.Session{}
+	}
+	t.Session.ID, t.Session.Subject = s.Name, s.Spec.Subject
 }
 
 func variables(list []v1alpha1.Variable) []prepare.Variable {

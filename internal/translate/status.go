@@ -35,7 +35,7 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 	s.Preparation = preparation(r)
 	s.Steps = &v1alpha1.StepCounts{
 		Count: count(r.Counts.Steps), ModelRequests: count(r.Counts.ModelRequests), ModelRetries: count(r.Counts.ModelRetries),
-		Resumes: count(int(max(0, t.Epoch()-1))),
+		ToolCalls: count(r.Counts.ToolCalls), UnknownOutcomes: count(r.Counts.UnknownOutcomes), Resumes: count(r.Counts.Resumes),
 	}
 	if r.Text != "" {
 		s.Result = result(r)
@@ -46,6 +46,9 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 	if d := r.Record.Decision; d != nil {
 		s.Decision = &v1alpha1.Decision{
 			Key: d.Key, Strategy: v1alpha1.Strategy(d.Strategy), PromptRenderHash: d.PromptRenderHash, ContextHash: d.ContextHash,
+		}
+		if p := r.Session; p != nil {
+			s.Decision.SessionName, s.Decision.TurnNumber = p.Name, p.Number
 		}
 	}
 	status, reason := verdict(r.Stop)
@@ -102,6 +105,10 @@ func verdict(s turn.Stop) (metav1.ConditionStatus, string) {
 		return metav1.ConditionTrue, v1alpha1.TurnReasonPrepared
 	case turn.StopPreparationError:
 		return metav1.ConditionFalse, v1alpha1.TurnReasonPreparationFailed
+	case turn.StopMaxSteps:
+		return metav1.ConditionFalse, v1alpha1.TurnReasonStepLimitExceeded
+	case turn.StopBudget:
+		return metav1.ConditionFalse, v1alpha1.TurnReasonBudgetExceeded
 	case turn.StopMaxOutputTokens:
 		return metav1.ConditionFalse, v1alpha1.TurnReasonOutputInvalid
 	case turn.StopContentFilter:
@@ -112,6 +119,8 @@ func verdict(s turn.Stop) (metav1.ConditionStatus, string) {
 		return metav1.ConditionFalse, v1alpha1.TurnReasonDeadlineExceeded
 	case turn.StopCancelled:
 		return metav1.ConditionFalse, v1alpha1.TurnReasonCancelled
+	case turn.StopInterrupted:
+		return metav1.ConditionFalse, v1alpha1.TurnReasonInterrupted
 	case turn.StopModelError:
 	}
 	return metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed
@@ -204,6 +213,9 @@ func result(r *turn.Result) *v1alpha1.TurnResult {
 		Text: cutJSON(r.Text, maxResultBytes), Bytes: int64(len(r.Text)), Preview: preview(r.Text),
 	}
 	out.Truncated = len(out.Text) < len(r.Text)
+	if a := r.Answer; a != nil {
+		out.Artifacts = []v1alpha1.Artifact{{Name: a.Name, Bytes: a.Bytes, SHA256: a.SHA256}}
+	}
 	if c := r.Record.Citations; len(c) > 0 {
 		out.Citations = &v1alpha1.Citations{Local: c}
 	}
@@ -251,18 +263,20 @@ func cut(text string, most int) string {
 // control characters, takes up to six bytes each.
 func cutJSON(text string, most int) string {
 	size := 0
-	for at, r := range text {
+	for at := 0; at < len(text); {
+		r, width := utf8.DecodeRuneInString(text[at:])
 		switch {
 		case r == '"', r == '\\', r == '\b', r == '\f', r == '\n', r == '\r', r == '\t':
 			size += 2
-		case r < 0x20, r == '<', r == '>', r == '&', r == '\u2028', r == '\u2029', r == utf8.RuneError:
+		case r < 0x20, r == '<', r == '>', r == '&', r == '\u2028', r == '\u2029', r == utf8.RuneError && width == 1:
 			size += 6
 		default:
-			size += utf8.RuneLen(r)
+			size += width
 		}
 		if size > most {
 			return text[:at]
 		}
+		at += width
 	}
 	return text
 }

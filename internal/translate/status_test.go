@@ -55,6 +55,8 @@ func TestConditionsOfEachEnd(t *testing.T) {
 	}{
 		turn.StopCompleted:        {false, []string{"Succeeded=True/Completed", "Prepared=True/Prepared", "Executed=True/Completed", "Finalized=True/Finalized"}},
 		turn.StopPrepared:         {false, []string{"Succeeded=True/Prepared", "Prepared=True/Prepared", "Finalized=True/Finalized"}},
+		turn.StopMaxSteps:         {false, failed("StepLimitExceeded")},
+		turn.StopBudget:           {false, failed("BudgetExceeded")},
 		turn.StopMaxOutputTokens:  {false, failed("OutputInvalid")},
 		turn.StopContentFilter:    {false, failed("PolicyViolated")},
 		turn.StopContextLength:    {false, failed("ContextLimitExceeded")},
@@ -87,7 +89,8 @@ func TestFinishedStatus(t *testing.T) {
 	got := bound()
 	translate.Finish(got, &turn.Result{
 		Stop: turn.StopCompleted, Message: "the model answered", Provider: "openai", Model: "small", MessageCount: 4, Text: "An\nanswer.",
-		Counts: turn.Counts{Steps: 1, ModelRequests: 3, ModelRetries: 2},
+		Counts: turn.Counts{Steps: 1, ModelRequests: 3, ModelRetries: 2, ToolCalls: 5, UnknownOutcomes: 1, Resumes: 4},
+		Answer: &turn.Artifact{Name: "answer.txt", SHA256: "s", Bytes: 9}, Session: &turn.Place{Name: "talk", Number: 8},
 		Preparation: &prepare.Report{
 			Report:      prompt.Report{Mode: prompt.Task, StableChars: 5, DynamicChars: 6, Sections: []string{"agent"}, ToolCount: 3, PromptHash: "p", RenderHash: "r"},
 			ContextHash: "c", Expression: turncontext.Expression{Tone: "dry", Directness: "High", Warmth: "Low", Humor: "Off", Initiative: "Medium", ExplanationDensity: "Low"},
@@ -100,7 +103,7 @@ func TestFinishedStatus(t *testing.T) {
 		Record: finalize.Record{
 			Citations: []string{"a.md"}, Usage: model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 2, CacheReadTokens: 3},
 			Cost: &finalize.Cost{Amount: "0.1", Currency: "USD"}, Failures: []string{"cost: odd", "decision: odder"},
-			Decision: &finalize.Decision{Key: "k", Strategy: "DirectAnswer", PromptRenderHash: "r", ContextHash: "c"},
+			Decision: &finalize.Decision{Key: "k", Strategy: "ToolAssisted", PromptRenderHash: "r", ContextHash: "c"},
 		},
 	}, now)
 	want := v1alpha1.TurnStatus{
@@ -115,10 +118,13 @@ func TestFinishedStatus(t *testing.T) {
 				UsedGuardrailIDs: []string{"g"},
 			},
 		},
-		Steps:    &v1alpha1.StepCounts{Count: 1, ModelRequests: 3, ModelRetries: 2, Resumes: 2},
-		Result:   &v1alpha1.TurnResult{Text: "An\nanswer.", Bytes: 10, Preview: "An answer.", Citations: &v1alpha1.Citations{Local: []string{"a.md"}}},
+		Steps: &v1alpha1.StepCounts{Count: 1, ModelRequests: 3, ModelRetries: 2, ToolCalls: 5, UnknownOutcomes: 1, Resumes: 4},
+		Result: &v1alpha1.TurnResult{
+			Text: "An\nanswer.", Bytes: 10, Preview: "An answer.", Artifacts: []v1alpha1.Artifact{{Name: "answer.txt", SHA256: "s", Bytes: 9}},
+			Citations: &v1alpha1.Citations{Local: []string{"a.md"}},
+		},
 		Usage:    &v1alpha1.Usage{InputTokens: 10, OutputTokens: 5, TotalTokens: 15, ReasoningTokens: 2, CacheReadTokens: 3, Cost: &v1alpha1.Cost{Amount: "0.1", Currency: "USD"}},
-		Decision: &v1alpha1.Decision{Key: "k", Strategy: "DirectAnswer", PromptRenderHash: "r", ContextHash: "c"},
+		Decision: &v1alpha1.Decision{Key: "k", Strategy: "ToolAssisted", PromptRenderHash: "r", ContextHash: "c", SessionName: "talk", TurnNumber: 8},
 	}
 	s := got.Status
 	finalized := s.Conditions[len(s.Conditions)-1]
@@ -147,6 +153,7 @@ func TestResultText(t *testing.T) {
 		"HTML":             {"so does what HTML gives a meaning", strings.Repeat("<", bound), bound / 6},
 		"line separators":  {"and a line separator of three bytes", strings.Repeat("\u2028", bound), bound / 6 * 3},
 		"not UTF-8":        {"and a byte that is no UTF-8", strings.Repeat("\xff", bound), bound / 6},
+		"replaced bytes":   {"what stands for such a byte takes three", strings.Repeat("\uFFFD", bound), bound / 3 * 3},
 		"mostly good text": {"hostile characters count where they stand", strings.Repeat("x", bound-6) + "\x01\x01", bound - 5},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -72,6 +72,8 @@ func fromSet(set *manifest.Set, like *unstructured.Unstructured) (object client.
 		object, ok = set.ModelProvider(like.GetNamespace(), like.GetName())
 	case "PromptProfile":
 		object, ok = set.PromptProfile(like.GetNamespace(), like.GetName())
+	case "Session":
+		object, ok = set.Session(like.GetNamespace(), like.GetName())
 	case "Turn":
 		turn, err := set.Turn("")
 		object, ok = turn, err == nil

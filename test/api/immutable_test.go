@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// fullTurn gives a value to each field of a Turn, none of them the default.
+// fullTurn gives a value to each field of a Turn, none of them the default, but for sessionRef, which stands for a history.
 const fullTurn = `
 apiVersion: capstan.dev/v1alpha1
 kind: Turn
@@ -35,6 +35,17 @@ spec:
   execution: PrepareOnly
   desiredState: Suspended
   ttlSecondsAfterFinished: 60
+`
+
+// talkingTurn is a Turn of a Session.
+const talkingTurn = `
+apiVersion: capstan.dev/v1alpha1
+kind: Turn
+metadata: {generateName: immutable-, namespace: default}
+spec:
+  agentRef: {name: support}
+  message: What are my open loops?
+  sessionRef: {name: sess-abc}
 `
 
 // bareTurn gives a value only to the fields that must have one.
@@ -97,7 +108,7 @@ var _ = Describe("a stored Turn", func() {
 		turn := all[slices.IndexFunc(all, func(d *apiextensionsv1.CustomResourceDefinition) bool { return d.Spec.Names.Kind == "Turn" })]
 		known := slices.Collect(maps.Keys(immutableFields))
 		Expect(slices.Collect(maps.Keys(schemaOf(turn).Properties["spec"].Properties))).
-			To(ConsistOf(append(known, "desiredState", "ttlSecondsAfterFinished")))
+			To(ConsistOf(append(known, "sessionRef", "desiredState", "ttlSecondsAfterFinished")))
 	})
 
 	for _, name := range slices.Sorted(maps.Keys(immutableFields)) {
@@ -121,6 +132,19 @@ var _ = Describe("a stored Turn", func() {
 			refusesChange(ctx, bareTurn, strings.ReplaceAll(change, "VALUE", toOther), "spec."+name, frozen(name))
 		})
 	}
+
+	It("refuses a change of sessionRef", func(ctx SpecContext) {
+		refusesChange(ctx, talkingTurn, `spec: {sessionRef: {name: other}}`, "spec.sessionRef", frozen("sessionRef"))
+	})
+	It("refuses the removal of sessionRef", func(ctx SpecContext) {
+		refusesChange(ctx, talkingTurn, `spec: {sessionRef: null}`, "spec.sessionRef", frozen("sessionRef"))
+	})
+	It("refuses the addition of sessionRef", func(ctx SpecContext) {
+		refusesChange(ctx, bareTurn, `spec: {sessionRef: {name: sess-abc}}`, "spec.sessionRef", frozen("sessionRef"))
+	})
+	It("refuses a history in the place of a sessionRef", func(ctx SpecContext) {
+		refusesChange(ctx, talkingTurn, `spec: {sessionRef: null, history: [{role: User, content: Hello}]}`, "spec.sessionRef", frozen("sessionRef"))
+	})
 
 	It("refuses the removal of the spec", func(ctx SpecContext) {
 		refusesChange(ctx, fullTurn, `spec: null`, "spec", "Required value")

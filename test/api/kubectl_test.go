@@ -25,6 +25,17 @@ status:
 `
 }
 
+const talked = `
+status:
+  turns: 3
+  lastTurnName: open-loops
+  lastTurnTime: "2026-01-01T00:00:00.000000Z"
+  usage: {inputTokens: 1800, outputTokens: 36, totalTokens: 1836, cost: {amount: "0.0369", currency: USD}}
+  contextTokens: 900
+  conditions:
+  - {type: Ready, status: "True", reason: Open, message: the session takes turns, lastTransitionTime: "2026-01-01T00:00:00Z"}
+`
+
 const answered = `
 status:
   stopReason: Completed
@@ -79,6 +90,7 @@ var _ = Describe("kubectl", Ordered, func() {
 			agentBase:    ready("promptRenderHash: a1b2"),
 			profileBase:  ready("renderHash: a1b2"),
 			providerBase: ready(""),
+			sessionBase:  talked,
 			turnBase:     answered,
 		} {
 			withStatus(ctx, base, status)
@@ -104,6 +116,9 @@ var _ = Describe("kubectl", Ordered, func() {
 			[]string{
 				"NAME=support", "ID=agent.profile.default", "VERSION=1.4.0", "STATE=Ready", "HASH=a1b2", "MESSAGE=All is well", "AGE=*",
 			}),
+		Entry("of a Session", "sn",
+			[]string{"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "LAST=open-loops", "AGE=*"},
+			[]string{"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "LAST=open-loops", "SUBJECT=Order 1042", "AGE=*"}),
 		Entry("of a ModelProvider", "mp",
 			[]string{"NAME=demo", "TYPE=OpenAI", "STATE=Ready", "AGE=*"},
 			[]string{"NAME=demo", "TYPE=OpenAI", "STATE=Ready", "URL=https://llm.internal/v1", "MESSAGE=All is well", "AGE=*"}),
@@ -112,7 +127,8 @@ var _ = Describe("kubectl", Ordered, func() {
 	It("lists all kinds by their category", func() {
 		out := run("get", "capstan", "-o", "name")
 		for _, name := range []string{
-			"agent.capstan.dev/support", "promptprofile.capstan.dev/support", "modelprovider.capstan.dev/demo", "turn.capstan.dev/open-loops",
+			"agent.capstan.dev/support", "promptprofile.capstan.dev/support", "modelprovider.capstan.dev/demo", "session.capstan.dev/sess-abc",
+			"turn.capstan.dev/open-loops",
 		} {
 			Expect(out).To(ContainSubstring(name))
 		}

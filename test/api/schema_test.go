@@ -29,8 +29,8 @@ func TestSchemaRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 4 {
-		t.Errorf("there are %d CRDs, want 4: Agent, ModelProvider, PromptProfile and Turn", len(all))
+	if len(all) != 5 {
+		t.Errorf("there are %d CRDs, want 5: Agent, ModelProvider, PromptProfile, Session and Turn", len(all))
 	}
 	for name, rule := range rules {
 		t.Run(name, func(t *testing.T) {
@@ -147,6 +147,7 @@ func TestNamesAndColumns(t *testing.T) {
 		"Agent":         {[]string{"ag"}, []string{"capstan"}, "Profile Model State Hash* Message* Age"},
 		"ModelProvider": {[]string{"mp"}, []string{"capstan"}, "Type State URL* Message* Age"},
 		"PromptProfile": {[]string{"pp"}, []string{"capstan"}, "ID Version State Hash* Message* Age"},
+		"Session":       {[]string{"sn"}, []string{"capstan"}, "State Turns Tokens Cost Last Subject* Age"},
 		"Turn":          {[]string{"tn"}, []string{"capstan"}, "Agent State Steps Tokens Cost Age Model* Strategy* Stop* Answer*"},
 	}
 	all, err := definitions()

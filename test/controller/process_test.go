@@ -52,7 +52,7 @@ func startProcess(ctx SpecContext, program string, o manager.Options) *gexec.Ses
 	Expect(os.WriteFile(kubeconfig, controlPlane.KubeConfig, 0o600)).To(Succeed())
 	cmd := exec.CommandContext(ctx, program,
 		"--kubeconfig", kubeconfig, "--data-dir", o.DataDir, "--namespace", o.Namespace, "--executor-name", o.ExecutorName,
-		"--watch-namespaces", o.Namespace, "--metrics-bind-address", "0", "--health-probe-bind-address", "0",
+		"--watch-namespaces", o.Namespace, "--metrics-bind-address", "0", "--read-bind-address", "0", "--health-probe-bind-address", "0",
 		"--probe-interval-seconds", strconv.Itoa(o.ProbeIntervalSeconds), "--shutdown-grace-seconds", "5")
 	session, err := gexec.Start(cmd, GinkgoWriter, GinkgoWriter)
 	Expect(err).NotTo(HaveOccurred())

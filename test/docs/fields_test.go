@@ -17,6 +17,7 @@ var kinds = map[string]string{
 	"agents":         "docs/agents.md",
 	"promptprofiles": "docs/promptprofiles.md",
 	"modelproviders": "docs/modelproviders.md",
+	"sessions":       "docs/sessions.md",
 	"turns":          "docs/turns.md",
 }
 

@@ -69,7 +69,7 @@ func (c cluster) frozen(t *testing.T, turn *v1alpha1.Turn) []prepare.Prepared {
 			t.Error(err)
 		}
 	}()
-	entries, err := store.Load(t.Context(), string(turn.UID))
+	entries, err := journal.Collect(t.Context(), store, string(turn.UID))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,6 +84,9 @@ subjects:
 {{- fail (printf "replicas must be at most 1 when persistence.enabled is true: one SQLite journal cannot be shared, got %d; store.url names a PostgreSQL that can" (int $v.replicas)) -}}
 {{- end -}}
 {{- include "capstan.validateStore" . -}}
+{{- if and $v.executor.separate (not $v.store.url) -}}
+{{- fail "executor.separate needs store.url: executors of their own share the journal with the controller, which SQLite cannot do" -}}
+{{- end -}}
 {{- if and (gt (int $v.replicas) 1) (not $v.leaderElection.enabled) -}}
 {{- fail (printf "leaderElection.enabled must be true when replicas is above 1, got %d replicas" (int $v.replicas)) -}}
 {{- end -}}

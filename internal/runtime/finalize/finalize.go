@@ -14,23 +14,20 @@ import (
 // MaxLocalCitations bounds the sources that a record lists.
 const MaxLocalCitations = 8
 
-// StrategyDirectAnswer means that the model answered from its prompt, without tools.
-const StrategyDirectAnswer = "DirectAnswer"
-
-// Pricing is what a million tokens of a model cost.
-type Pricing struct {
-	// Currency as an ISO 4217 code.
-	Currency string
-	// Input, Output and CacheRead are prices of a million tokens.
-	Input, Output, CacheRead decimal.Decimal
-}
+// The ways to an answer.
+const (
+	// StrategyDirectAnswer means that the model answered from its prompt, without tools.
+	StrategyDirectAnswer = "DirectAnswer"
+	// StrategyToolAssisted means that tools were called.
+	StrategyToolAssisted = "ToolAssisted"
+)
 
 // Spending is what was used of one model.
 type Spending struct {
-	// Usage in all.
+	// Usage of it.
 	Usage model.Usage
-	// Pricing of the model; nil if it has no price.
-	Pricing *Pricing
+	// Cost of that; nil if the model has no price.
+	Cost *model.Cost
 }
 
 // Input of the record.
@@ -41,10 +38,12 @@ type Input struct {
 	Sources []string
 	// ShowCitations lists their sources.
 	ShowCitations bool
-	// Spendings by model.
+	// Spendings, in any order.
 	Spendings []Spending
 	// DecisionKey of the agent.
 	DecisionKey string
+	// ToolCalls that were made.
+	ToolCalls int
 	// Report of the preparation.
 	Report prepare.Report
 }
@@ -126,8 +125,6 @@ func total(in Input, r *Record) error {
 	return nil
 }
 
-var million = decimal.NewFromInt(1_000_000)
-
 func price(in Input, r *Record) error {
 	var sum decimal.Decimal
 	currency := ""
@@ -135,32 +132,31 @@ func price(in Input, r *Record) error {
 		if s.Usage == (model.Usage{}) {
 			continue
 		}
-		if s.Pricing == nil {
+		if s.Cost == nil {
 			return nil
 		}
-		if currency != "" && currency != s.Pricing.Currency {
-			return fmt.Errorf("the models that were used have prices in %s and %s", currency, s.Pricing.Currency)
+		if currency != "" && currency != s.Cost.Currency {
+			return fmt.Errorf("the models that were used have prices in %s and %s", currency, s.Cost.Currency)
 		}
-		currency = s.Pricing.Currency
-		fresh := max(0, s.Usage.InputTokens-s.Usage.CacheReadTokens)
-		sum = sum.
-			Add(s.Pricing.Input.Mul(decimal.NewFromInt(fresh))).
-			Add(s.Pricing.CacheRead.Mul(decimal.NewFromInt(s.Usage.CacheReadTokens))).
-			Add(s.Pricing.Output.Mul(decimal.NewFromInt(s.Usage.OutputTokens)))
+		currency = s.Cost.Currency
+		sum = sum.Add(s.Cost.Amount)
 	}
 	if currency != "" {
-		// Prices have at most 9 decimals and the divisor is 10^6: 15 decimals hold the amount exactly.
-		r.Cost = &Cost{Amount: sum.DivRound(million, 15).String(), Currency: currency}
+		r.Cost = &Cost{Amount: sum.String(), Currency: currency}
 	}
 	return nil
 }
 
 func decide(in Input, r *Record) error {
-	if in.Answered {
-		r.Decision = &Decision{
-			Key: in.DecisionKey, Strategy: StrategyDirectAnswer,
-			PromptRenderHash: in.Report.RenderHash, ContextHash: in.Report.ContextHash,
-		}
+	if !in.Answered {
+		return nil
+	}
+	r.Decision = &Decision{
+		Key: in.DecisionKey, Strategy: StrategyDirectAnswer,
+		PromptRenderHash: in.Report.RenderHash, ContextHash: in.Report.ContextHash,
+	}
+	if in.ToolCalls > 0 {
+		r.Decision.Strategy = StrategyToolAssisted
 	}
 	return nil
 }

@@ -13,10 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 )
 
-func pricing(currency, in, out, cached string) *Pricing {
-	return &Pricing{
-		Currency: currency, Input: decimal.RequireFromString(in), Output: decimal.RequireFromString(out), CacheRead: decimal.RequireFromString(cached),
-	}
+func cost(amount, currency string) *model.Cost {
+	return &model.Cost{Amount: decimal.RequireFromString(amount), Currency: currency}
 }
 
 func TestCitations(t *testing.T) {
@@ -40,10 +38,7 @@ func TestCitations(t *testing.T) {
 }
 
 func TestCost(t *testing.T) {
-	usage := func(in, out, cached int64) model.Usage {
-		return model.Usage{InputTokens: in, OutputTokens: out, CacheReadTokens: cached}
-	}
-	usd := pricing("USD", "2.50", "10", "1.25")
+	used, idle := model.Usage{InputTokens: 1}, model.Usage{}
 	for name, tc := range map[string]struct {
 		reason    string
 		spendings []Spending
@@ -51,19 +46,15 @@ func TestCost(t *testing.T) {
 		failures  []string
 	}{
 		"nothing":        {"no model, no cost", nil, nil, nil},
-		"plain":          {"prices are per million", []Spending{{usage(1000, 100, 0), usd}}, &Cost{"0.0035", "USD"}, nil},
-		"cached":         {"tokens from the cache have their own price", []Spending{{usage(1000, 0, 400), usd}}, &Cost{"0.002", "USD"}, nil},
-		"only cached":    {"more cached than sent costs the cached ones", []Spending{{usage(10, 0, 1000), usd}}, &Cost{"0.00125", "USD"}, nil},
-		"exact":          {"no digit is lost", []Spending{{usage(1, 1, 0), pricing("USD", "0.000000001", "999999999.999999999", "0")}}, &Cost{"1000", "USD"}, nil},
-		"smallest":       {"down to the last", []Spending{{usage(1, 0, 0), pricing("USD", "0.000000001", "0", "0")}}, &Cost{"0.000000000000001", "USD"}, nil},
-		"no float":       {"0.1 three times is 0.3", []Spending{{usage(1e6, 0, 0), pricing("USD", "0.1", "0", "0")}, {usage(2e6, 0, 0), pricing("USD", "0.1", "0", "0")}}, &Cost{"0.3", "USD"}, nil},
-		"free":           {"a price of zero is a price", []Spending{{usage(5, 5, 0), pricing("EUR", "0", "0", "0")}}, &Cost{"0", "EUR"}, nil},
-		"two models":     {"each at its own price", []Spending{{usage(1000, 0, 0), usd}, {usage(1000, 0, 0), pricing("USD", "1", "1", "1")}}, &Cost{"0.0035", "USD"}, nil},
-		"unpriced":       {"a cost that is not whole is none", []Spending{{usage(1000, 0, 0), usd}, {usage(1, 0, 0), nil}}, nil, nil},
-		"unpriced, idle": {"a model that used nothing needs no price", []Spending{{usage(0, 0, 0), nil}, {usage(1000, 100, 0), usd}}, &Cost{"0.0035", "USD"}, nil},
+		"one":            {"as it is", []Spending{{used, cost("0.0035", "USD")}}, &Cost{"0.0035", "USD"}, nil},
+		"no float":       {"0.1 three times is 0.3", []Spending{{used, cost("0.1", "USD")}, {used, cost("0.1", "USD")}, {used, cost("0.1", "USD")}}, &Cost{"0.3", "USD"}, nil},
+		"exact":          {"no digit is lost", []Spending{{used, cost("999999999.999999999", "USD")}, {used, cost("0.000000000000001", "USD")}}, &Cost{"999999999.999999999000001", "USD"}, nil},
+		"free":           {"a cost of zero is a cost", []Spending{{used, cost("0", "EUR")}}, &Cost{"0", "EUR"}, nil},
+		"unpriced":       {"a cost that is not whole is none", []Spending{{used, cost("1", "USD")}, {used, nil}}, nil, nil},
+		"unpriced, idle": {"what used nothing needs no price", []Spending{{idle, nil}, {used, cost("1", "USD")}}, &Cost{"1", "USD"}, nil},
 		"two currencies": {
 			"amounts of two currencies have no sum",
-			[]Spending{{usage(1, 0, 0), usd}, {usage(1, 0, 0), pricing("EUR", "1", "1", "1")}},
+			[]Spending{{used, cost("1", "USD")}, {used, cost("1", "EUR")}},
 			nil,
 			[]string{"cost: the models that were used have prices in USD and EUR"},
 		},
@@ -85,8 +76,8 @@ func TestOneFailureLeavesTheRestWhole(t *testing.T) {
 		Answered: true, ShowCitations: true, Sources: []string{"a"}, DecisionKey: "support.chat.turn",
 		Report: prepare.Report{Report: prompt.Report{RenderHash: "r"}, ContextHash: "c"},
 		Spendings: []Spending{
-			{model.Usage{InputTokens: 1, OutputTokens: 2, ReasoningTokens: 1}, pricing("USD", "1", "1", "1")},
-			{model.Usage{InputTokens: 3, CacheReadTokens: 2}, pricing("EUR", "1", "1", "1")},
+			{model.Usage{InputTokens: 1, OutputTokens: 2, ReasoningTokens: 1}, cost("1", "USD")},
+			{model.Usage{InputTokens: 3, CacheReadTokens: 2}, cost("1", "EUR")},
 		},
 	})
 	want := Record{
@@ -115,6 +106,14 @@ func TestStepsAreGuarded(t *testing.T) {
 				t.Errorf("guarded = %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestStrategy(t *testing.T) {
+	for calls, want := range map[int]string{0: StrategyDirectAnswer, 1: StrategyToolAssisted, 9: StrategyToolAssisted} {
+		if got := Make(Input{Answered: true, ToolCalls: calls}).Decision.Strategy; got != want {
+			t.Errorf("after %d calls of tools the strategy is %s, want %s", calls, got, want)
+		}
 	}
 }
 

@@ -1,21 +1,20 @@
-// Package loop asks the models of a chain until one gives a usable answer, within the limits of the Turn. There are no
-// tools yet, so a run is one step: one model reply, bought once and journalled before anything follows from it.
+// Package loop is the bounded loop of a Turn: a model is asked, the tools it asks for are called, until it answers or a limit
+// is reached. Each step is in the journal before anything follows from it, so a run that was cut off goes on where it
+// stopped: no reply is bought twice, and no call that does harm is made twice.
 package loop
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
 // ErrInterrupted is returned when a run stopped at a safe point because it was asked to. The journal holds what there is.
@@ -31,9 +30,11 @@ type Candidate struct {
 	Retry Retry
 	// Provider sends them.
 	Provider model.Provider
+	// Pricing of the model; nil if it has none.
+	Pricing *model.Pricing
 }
 
-// Retry bounds the requests to one candidate.
+// Retry bounds the requests to one candidate for one step.
 type Retry struct {
 	// MaxAttempts in all, at least 1.
 	MaxAttempts int
@@ -43,48 +44,48 @@ type Retry struct {
 
 // Input of a run.
 type Input struct {
+	// TurnUID names requests and calls for ever.
+	TurnUID string
 	// Chain of models, at least one.
 	Chain []Candidate
-	// Prepare freezes the messages for a candidate of the chain and journals them. It is called once for each candidate
-	// that is tried, and may return what an earlier run froze.
-	Prepare func(ctx context.Context, c Candidate) (*prepare.Prepared, error)
 	// Start is the place in the chain to begin at.
 	Start int
+	// Prepare freezes the messages for a candidate of the chain and journals them. It may return what an earlier run froze.
+	Prepare func(ctx context.Context, c Candidate) (*prepare.Prepared, error)
+	// Tools that may be called.
+	Tools []tool.Tool
+	// Limits of the Turn, over all its runs.
+	Limits Limits
 	// Interrupt is closed to ask the run to stop at the next safe point; nil never asks.
 	Interrupt <-chan struct{}
-	// Log is the Turn's journal.
-	Log *journal.Log
+	// State is what the journal holds: Record adds to it.
+	State *State
+	// Record writes to the Turn's journal and returns when that would survive a crash, however long it takes. Its errors
+	// end the run.
+	Record func(...journal.Record) error
+	// NextSeq is the place that the next entry of the journal will have.
+	NextSeq func() int64
+	// Abandoned says whether the run was given up while its Turn goes on elsewhere. What has not ended then stays open.
+	Abandoned func() bool
 }
 
-// Request is a request that is about to be sent, as the journal keeps it.
-type Request struct {
-	Provider string `json:"provider"`
-	Model    string `json:"model"`
-	// Attempt counts the requests to this model for this step, over all runs, from 1.
-	Attempt int `json:"attempt"`
-}
+// Reason is why a loop has ended.
+type Reason string
 
-// Attempt is a failed request, as the journal keeps it.
-type Attempt struct {
-	Provider   string          `json:"provider"`
-	Model      string          `json:"model"`
-	Kind       model.ErrorKind `json:"kind"`
-	Message    string          `json:"message"`
-	Usage      model.Usage     `json:"usage"`
-	DurationMS int64           `json:"durationMilliseconds"`
-	// Unsent is true if nothing reached the endpoint, as where a credential is missing.
-	Unsent bool `json:"unsent,omitempty"`
-	// Stack is where the adapter panicked, if it did.
-	Stack string `json:"stack,omitempty"`
-}
+const (
+	// Answered means that the last reply is the answer.
+	Answered Reason = "Answered"
+	// OutOfSteps means that the last reply is the best answer from what was known when the steps were used up.
+	OutOfSteps Reason = "OutOfSteps"
+	// OverBudget means that the next request would have gone beyond the budget.
+	OverBudget Reason = "OverBudget"
+)
 
-// Step is a reply, as the journal keeps it.
-type Step struct {
-	Step       int         `json:"step"`
-	Provider   string      `json:"provider"`
-	Model      string      `json:"model"`
-	Reply      model.Reply `json:"reply"`
-	DurationMS int64       `json:"durationMilliseconds"`
+// End of a loop.
+type End struct {
+	Reason Reason
+	// Message says so to people.
+	Message string
 }
 
 // Error is a chain of which no model gave a usable answer.
@@ -98,31 +99,92 @@ type Error struct {
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Run asks for one answer and journals it. It returns ErrInterrupted, the cause of a context that ended, an error of the
+// Run asks and calls until there is an end. It returns ErrInterrupted, the cause of a context that ended, an error of the
 // journal or of Prepare as it is, or an *Error.
-func Run(ctx context.Context, in Input) (*Step, error) {
+func Run(ctx context.Context, in Input) (*End, error) {
+	at := in.Start
+	for {
+		last := in.State.LastStep()
+		if last != nil {
+			if end := in.ended(last); end != nil {
+				return end, nil
+			}
+			if err := in.finishCalls(ctx, last); err != nil {
+				return nil, err
+			}
+		}
+		var end *End
+		var err error
+		if at, end, err = in.step(ctx, at, len(in.State.Steps)+1); err != nil || end != nil {
+			return end, err
+		}
+	}
+}
+
+// ended says whether a reply is the last one.
+func (in Input) ended(s *Step) *End {
+	switch {
+	case s.Last:
+		return &End{Reason: OutOfSteps, Message: fmt.Sprintf(
+			"the turn was out of steps after %d, and answered from what was known by then: raise limits.maxSteps, or ask for less", s.Step-1)}
+	case len(s.Reply.ToolCalls) == 0:
+		return &End{Reason: Answered, Message: "the model answered"}
+	}
+	return nil
+}
+
+// step asks the models of the chain for one reply, from a place in the chain, and returns the place of the one that
+// answered: it is asked next, too.
+func (in Input) step(ctx context.Context, at, number int) (int, *End, error) {
 	var failures []*model.Error
 	var names []string
-	for i := in.Start; i < len(in.Chain); i++ {
-		c := in.Chain[i]
+	for ; at < len(in.Chain); at++ {
+		c := in.Chain[at]
 		prepared, err := in.Prepare(ctx, c)
 		if err != nil {
-			return nil, err
+			return at, nil, err
 		}
-		step, err := in.ask(ctx, c, prepared)
+		ask, err := in.asking(prepared, number)
+		if err != nil {
+			return at, nil, err
+		}
+		if why := in.overBudget(c, ask.Messages); why != "" {
+			return at, &End{Reason: OverBudget, Message: why}, nil
+		}
+		err = in.ask(ctx, c, ask, number)
 		if err == nil {
-			return step, nil
+			return at, nil, nil
 		}
 		failure, ok := errors.AsType[*model.Error](err)
 		if !ok {
-			return nil, err
+			return at, nil, err
 		}
 		failures, names = append(failures, failure), append(names, c.ProviderName+"/"+c.Model)
 		if !failure.Kind.FallsBack() {
 			break
 		}
 	}
-	return nil, chainError(failures, names)
+	return at, nil, chainError(failures, names)
+}
+
+// outOfSteps is what a model is told with the last request.
+const outOfSteps = "You have no steps left and cannot call tools any more. Give the best answer you can from what is known, and say what is missing."
+
+// asking is the request for a step. That beyond the last step offers no tools, so that it is answered.
+func (in Input) asking(p *prepare.Prepared, number int) (model.Request, error) {
+	r := model.Request{Messages: append(slices.Clip(p.Messages), in.State.Messages()...)}
+	if number > in.Limits.MaxSteps {
+		r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: "step_limit", Content: outOfSteps})
+		return r, nil
+	}
+	for _, t := range p.Tools {
+		schema, err := t.JSONSchema()
+		if err != nil {
+			return r, fmt.Errorf("failed to make the schema of tool %q: %w", t.Name, err)
+		}
+		r.Tools = append(r.Tools, model.Tool{Name: t.Name, Description: t.Description, Parameters: schema})
+	}
+	return r, nil
 }
 
 func chainError(failures []*model.Error, names []string) *Error {
@@ -135,160 +197,4 @@ func chainError(failures []*model.Error, names []string) *Error {
 		parts = append(parts, names[i]+": "+f.Message)
 	}
 	return &Error{Kind: last.Kind, Message: strings.Join(parts, "; ")}
-}
-
-// ask sends one request to one candidate, again where that may help. The error of a candidate that gave up is a
-// *model.Error.
-func (in Input) ask(ctx context.Context, c Candidate, p *prepare.Prepared) (*Step, error) {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
-	attempt, err := in.sent(c)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		if err := in.safePoint(ctx); err != nil {
-			return nil, err
-		}
-		attempt++
-		if err := in.Log.Append(ctx, journal.Record{Kind: journal.ModelRequested, Payload: Request{
-			Provider: c.ProviderName, Model: c.Model, Attempt: attempt,
-		}}); err != nil {
-			return nil, err
-		}
-		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-		// The messages are frozen: each attempt gets a copy that the provider may do with as it likes.
-		reply, err := guarded(ctx, c.Provider, model.Request{Model: c.Model, Messages: slices.Clone(p.Messages), Parameters: c.Parameters})
-		took := time.Since(begin).Milliseconds()
-		if err == nil {
-			return in.keep(ctx, Step{Step: 1, Provider: c.ProviderName, Model: c.Model, Reply: reply, DurationMS: took})
-		}
-		failure := model.AsError(err)
-		// A request that was cut short was sent all the same: it counts, and so does what it used.
-		err = in.Log.Append(ctx, journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
-			Provider: c.ProviderName, Model: c.Model, Kind: failure.Kind, Message: failure.Message,
-			Usage: failure.Usage, DurationMS: took, Unsent: failure.Unsent, Stack: stackOf(failure),
-		}})
-		if ctx.Err() != nil {
-			return nil, ended(ctx, err)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if !failure.Kind.Retryable() {
-			return nil, failure
-		}
-		if attempt >= c.Retry.MaxAttempts {
-			return nil, exhausted(failure, attempt)
-		}
-		if err := in.pause(ctx, failure, max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter)); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// panicked is the stack of an adapter that panicked. The value it panicked with may hold a part of the prompt and is not
-// kept; a stack holds names and addresses only.
-type panicked string
-
-// Error says that there was a panic.
-func (panicked) Error() string { return "panic in an adapter" }
-
-func stackOf(err error) string {
-	stack, _ := errors.AsType[panicked](err)
-	return string(stack)
-}
-
-// guarded makes a panic of an adapter an error of that request.
-func guarded(ctx context.Context, p model.Provider, req model.Request) (reply model.Reply, err error) {
-	defer func() {
-		if recover() != nil {
-			err = &model.Error{
-				Kind: model.InvalidRequest, Err: panicked(debug.Stack()),
-				Message: "the adapter of the provider failed, which is a bug of Capstan: the turn's journal has the stack",
-			}
-		}
-	}()
-	return p.Generate(ctx, req)
-}
-
-// sent counts the requests to a candidate that earlier runs have sent. A run sends at least one of its own: one that was
-// cut off by a restart must not use up the only attempt.
-func (in Input) sent(c Candidate) (int, error) {
-	requests, err := journal.All[Request](in.Log, journal.ModelRequested)
-	if err != nil {
-		return 0, err
-	}
-	n := 0
-	for _, r := range requests {
-		if r.Provider == c.ProviderName && r.Model == c.Model {
-			n++
-		}
-	}
-	return n, nil
-}
-
-// ended returns the cause of a context that ended, with the error of the journal if there is one.
-func ended(ctx context.Context, err error) error {
-	if err == nil {
-		return context.Cause(ctx)
-	}
-	return errors.Join(context.Cause(ctx), err)
-}
-
-func exhausted(failure *model.Error, attempts int) *model.Error {
-	if attempts == 1 {
-		return failure
-	}
-	e := *failure
-	e.Message = fmt.Sprintf("%s (%d attempts)", failure.Message, attempts)
-	return &e
-}
-
-// keep journals a reply. From here on it is never bought again.
-func (in Input) keep(ctx context.Context, s Step) (*Step, error) {
-	if err := in.Log.Keep(ctx, journal.Record{Kind: journal.ModelReplied, Payload: s}); err != nil {
-		return nil, err
-	}
-	return &s, nil
-}
-
-// safePoint returns why the run must stop here, if it must.
-func (in Input) safePoint(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	select {
-	case <-in.Interrupt:
-		return ErrInterrupted
-	default:
-		return nil
-	}
-}
-
-// pause waits before the next attempt. A wait that would end after the Turn is not begun.
-func (in Input) pause(ctx context.Context, failure *model.Error, wait time.Duration) error {
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= wait {
-		e := *failure
-		e.Message = fmt.Sprintf("%s (the next attempt in %s would be after the turn's deadline)", failure.Message, rounded(wait))
-		return &e
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-in.Interrupt:
-		return ErrInterrupted
-	}
-}
-
-// rounded shortens a duration to what people want to read.
-func rounded(d time.Duration) time.Duration {
-	if d < time.Second {
-		return d.Round(time.Millisecond)
-	}
-	return d.Round(time.Second)
 }

@@ -9,80 +9,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
-	"github.com/capstan-dev/capstan/internal/runtime/journal"
-	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
-	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// script is a model that answers each request with the next of its answers, and with the last one from then on. It
-// notes when it was asked.
-type script struct {
-	answers []answer
-	asked   []time.Time
-	prompts []string
-}
-
-// answer is what a scripted model says after a while, unless the request's context ends first.
-type answer struct {
-	after time.Duration
-	reply model.Reply
-	err   error
-}
-
-// Generate gives the next answer.
-func (s *script) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
-	a := s.answers[min(len(s.asked), len(s.answers)-1)]
-	s.asked, s.prompts = append(s.asked, time.Now()), append(s.prompts, req.Messages[0].Content)
-	select {
-	case <-time.After(a.after):
-		return a.reply, a.err
-	case <-ctx.Done():
-		return model.Reply{}, &model.Error{Kind: model.Cancelled, Message: "the request was cancelled", Usage: a.reply.Usage}
-	}
-}
-
-func fails(kind model.ErrorKind) answer {
-	return answer{err: &model.Error{Kind: kind, Message: "it is " + string(kind), Usage: model.Usage{InputTokens: 7}}}
-}
-
-func says(text string) answer {
-	return answer{reply: model.Reply{Text: text, FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 5, OutputTokens: 1}}}
-}
-
-func candidate(name string, attempts int, answers ...answer) (loop.Candidate, *script) {
-	s := &script{answers: answers}
-	return loop.Candidate{
-		ProviderName: name, Model: "m", Provider: s,
-		Retry: loop.Retry{MaxAttempts: attempts, InitialBackoff: time.Second, MaxBackoff: 4 * time.Second},
-	}, s
-}
-
-// input of a run over a chain, with a journal of its own.
-func input(t *testing.T, chain ...loop.Candidate) loop.Input {
-	t.Helper()
-	log, err := journal.Open(t.Context(), &journaltest.Memory{}, "uid", 1, time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return loop.Input{Chain: chain, Log: log, Prepare: func(_ context.Context, c loop.Candidate) (*prepare.Prepared, error) {
-		return &prepare.Prepared{Messages: []model.Message{{Role: model.RoleSystem, Content: "for " + c.ProviderName}}}, nil
-	}}
-}
-
-func attempts(t *testing.T, in loop.Input) []loop.Attempt {
-	t.Helper()
-	all, err := journal.All[loop.Attempt](in.Log, journal.ModelFailed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
 
 func TestKindsOfFailure(t *testing.T) {
 	for kind, tc := range map[model.ErrorKind]struct {
@@ -106,7 +36,7 @@ func TestKindsOfFailure(t *testing.T) {
 				first, one := candidate("one", 3, fails(kind))
 				second, two := candidate("two", 1, says("yes"))
 				in := input(t, first, second)
-				step, err := loop.Run(t.Context(), in)
+				_, err := loop.Run(t.Context(), in)
 				if want := map[bool]int{true: 3, false: 1}[tc.retried]; len(one.asked) != want {
 					t.Errorf("the model was asked %d times, want %d: %s", len(one.asked), want, tc.reason)
 				}
@@ -114,8 +44,9 @@ func TestKindsOfFailure(t *testing.T) {
 					t.Errorf("the next model was asked: %t, want %t: %s", got, tc.fallsBack, tc.reason)
 				}
 				if tc.fallsBack {
-					if err != nil || step.Provider != "two" || two.prompts[0] != "for two" {
-						t.Errorf("Run = %+v, %v; want the answer of two, asked with a prompt made for it (%q)", step, err, two.prompts)
+					step := in.State.LastStep()
+					if err != nil || step == nil || step.Provider != "two" || two.prompt(0) != "for two" {
+						t.Errorf("the last step is %+v, %v; want the answer of two, asked with a prompt made for it", step, err)
 					}
 					return
 				}
@@ -148,17 +79,14 @@ func TestBackoff(t *testing.T) {
 					t.Errorf("wait %d is %s, want %s to %s: it doubles, with jitter, and never exceeds maxBackoff", i+1, wait, bounds[0], bounds[1])
 				}
 			}
-			for i, a := range attempts(t, in) {
+			for i, a := range in.State.Attempts {
 				if a.Usage.InputTokens != 7 {
 					t.Errorf("attempt %d is journalled as %+v", i+1, a)
 				}
 			}
-			requests, err := journal.All[loop.Request](in.Log, journal.ModelRequested)
-			if err != nil {
-				t.Fatal(err)
-			}
+			requests := in.State.Requests
 			for i, r := range requests {
-				if want := (loop.Request{Provider: "one", Model: c.Model, Attempt: i + 1}); r != want {
+				if want := (loop.Request{Step: 1, Provider: "one", Model: c.Model, Attempt: i + 1, ID: s.requests[i].ID}); r != want {
 					t.Errorf("request %d is journalled as %+v, want %+v", i+1, r, want)
 				}
 			}
@@ -240,7 +168,7 @@ func TestAbortedRequestsCount(t *testing.T) {
 			"it was sent, and what it used is counted", func(cancel context.CancelCauseFunc, _ chan struct{}) {
 				time.AfterFunc(3*time.Second, func() { cancel(cause) })
 			}, cause,
-			[]loop.Attempt{{Provider: "one", Model: "m", Kind: model.Cancelled, Message: "the request was cancelled", Usage: model.Usage{InputTokens: 3}, DurationMS: 3000}},
+			[]loop.Attempt{{Step: 1, Provider: "one", Model: "m", Kind: model.Cancelled, Message: "the request was cancelled", Usage: model.Usage{InputTokens: 3}, DurationMS: 3000}},
 		},
 		"interrupted in a request": {
 			"a request is no safe point: its answer is kept", func(_ context.CancelCauseFunc, interrupt chan struct{}) {
@@ -264,7 +192,7 @@ func TestAbortedRequestsCount(t *testing.T) {
 				if _, err := loop.Run(ctx, in); !errors.Is(err, tc.err) {
 					t.Errorf("Run: %v, want %v: %s", err, tc.err, tc.reason)
 				}
-				if diff := cmp.Diff(tc.want, attempts(t, in)); diff != "" {
+				if diff := cmp.Diff(tc.want, in.State.Attempts); diff != "" {
 					t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 				}
 			})

@@ -132,4 +132,7 @@ type Turn struct {
 type HistoryMessage struct {
 	Role    model.Role
 	Content string
+	// ToolCalls that an assistant's message asked for, and ToolCallID of the one that a tool's message answers.
+	ToolCalls  []model.ToolCall
+	ToolCallID string
 }

@@ -36,7 +36,9 @@ func messages(in Input, system prompt.System, shown turncontext.Context) []model
 	}
 	optional(MessageMemoryContext, memoryContext(shown.Memories))
 	for _, h := range in.Turn.History {
-		all = append(all, model.Message{Role: h.Role, Name: MessageHistory, Content: h.Content})
+		all = append(all, model.Message{
+			Role: h.Role, Name: MessageHistory, Content: h.Content, ToolCalls: h.ToolCalls, ToolCallID: h.ToolCallID,
+		})
 	}
 	optional(MessageContextPack, contextPack(shown))
 	optional(MessageSkillContext, in.Turn.Skill)

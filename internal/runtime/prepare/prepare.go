@@ -23,12 +23,22 @@ type Prepared struct {
 	Messages []model.Message `json:"messages"`
 	// Tools that the model is told of, in order.
 	Tools []prompt.Tool `json:"tools,omitempty"`
+	// Skills that the model may load, in order.
+	Skills []LoadableSkill `json:"skills,omitempty"`
 	// Report on the messages.
 	Report Report `json:"report"`
 	// Assembly is how their content came about.
 	Assembly turncontext.Assembly `json:"assembly"`
 	// Sources of the facts that the model is shown, in order; those without one are left out.
 	Sources []string `json:"sources,omitempty"`
+}
+
+// LoadableSkill is a skill as the tool load_skill gives it.
+type LoadableSkill struct {
+	Key  string `json:"key"`
+	Name string `json:"name,omitempty"`
+	// Content as it was rendered.
+	Content string `json:"content"`
 }
 
 // Report says how the messages came about.
@@ -72,7 +82,15 @@ func Prepare(in Input) (*Prepared, error) {
 		return nil, err
 	}
 	assembly, shown := turncontext.Assemble(contextOf(in, texts))
-	system, tools, err := systemPrompt(in, texts, assembly)
+	loaded, available, err := skills(in, texts.skills)
+	if err != nil {
+		return nil, err
+	}
+	tools := in.Tools
+	if len(available) > 0 {
+		tools = slices.Concat(tools, []prompt.Tool{prompt.LoadSkill()})
+	}
+	system, err := systemPrompt(in, texts, assembly, loaded, available, tools)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +100,7 @@ func Prepare(in Input) (*Prepared, error) {
 		return nil, err
 	}
 	return &Prepared{
-		Provider: in.Provider, Model: in.Model, Messages: messages(in, system, shown), Tools: tools,
+		Provider: in.Provider, Model: in.Model, Messages: messages(in, system, shown), Tools: tools, Skills: loadable(available),
 		Assembly: assembly, Sources: sources(shown.Facts),
 		Report: Report{
 			Report: system.Report, ContextHash: contextHash, Variables: variableNames(in.Profile.Variables), Profile: revision(in.Profile),
@@ -122,20 +140,20 @@ func contextOf(in Input, texts authored) turncontext.Input {
 	}
 }
 
-func systemPrompt(in Input, texts authored, assembly turncontext.Assembly) (prompt.System, []prompt.Tool, error) {
-	loaded, available, err := skills(in, texts.skills)
-	if err != nil {
-		return prompt.System{}, nil, err
+func loadable(available []prompt.Skill) []LoadableSkill {
+	var all []LoadableSkill // nil if there are none, as it comes back from JSON
+	for _, s := range available {
+		all = append(all, LoadableSkill{Key: s.Key, Name: s.Name, Content: s.Content.Body})
 	}
-	tools := in.Tools
-	if len(available) > 0 {
-		tools = slices.Concat(tools, []prompt.Tool{prompt.LoadSkill()})
-	}
+	return all
+}
+
+func systemPrompt(in Input, texts authored, assembly turncontext.Assembly, loaded, available []prompt.Skill, tools []prompt.Tool) (prompt.System, error) {
 	subject := ""
 	if in.Turn.Session != nil {
 		subject = in.Turn.Session.Subject
 	}
-	system, err := prompt.Make(prompt.Input{
+	return prompt.Make(prompt.Input{
 		Mode: prompt.ModeOf(in.Turn.Mode, in.Profile.Mode, in.Turn.Depth), Sections: in.Profile.Sections, Depth: in.Turn.Depth,
 		AssistantName: in.Profile.Identity.AssistantName, AgentName: in.Agent.Name, Description: in.Agent.Description, Model: in.Model,
 		Thinking: in.Agent.Thinking, StablePrefix: texts.prefix, DynamicSuffix: texts.suffix,
@@ -145,7 +163,6 @@ func systemPrompt(in Input, texts authored, assembly turncontext.Assembly) (prom
 		Subject:          subject, Contributions: in.contributions(),
 		Now: in.Now,
 	})
-	return system, tools, err
 }
 
 func revision(p Profile) Revision {

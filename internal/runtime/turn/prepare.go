@@ -15,7 +15,6 @@ import (
 // prepare freezes the messages for a candidate, once: a resumed run reads back what an earlier one froze.
 func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared, error) {
 	if p := r.past.prepared; p != nil && p.Provider == c.ProviderName && p.Model == c.Model {
-		r.prepared = p
 		return p, nil
 	}
 	records, err := r.gather(ctx)
@@ -28,14 +27,13 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 	if err != nil {
 		return nil, endsTurn(err)
 	}
-	err = r.log.Append(ctx, append(records,
+	err = r.record(append(records,
 		journal.Record{Kind: journal.PromptRendered, Payload: rendered(p)},
 		journal.Record{Kind: journal.Prepared, Payload: p})...)
 	if err != nil {
 		return nil, err
 	}
-	r.prepared = p
-	return p, nil
+	return r.past.prepared, nil // as it comes back from the journal: a resumed run sends the same
 }
 
 // gather finds out what the messages are made of, once: what a fallback makes anew is made of the same, whatever has
@@ -52,6 +50,12 @@ func (r *run) gather(ctx context.Context) ([]journal.Record, error) {
 	in, err := r.in.Preparation(ctx)
 	if err != nil {
 		return nil, errors.Join(context.Cause(ctx), endsTurn(err))
+	}
+	for _, t := range r.in.Tools {
+		in.Tools = append(in.Tools, t.Tool)
+	}
+	if err := r.recall(ctx, &in); err != nil {
+		return nil, errors.Join(context.Cause(ctx), err)
 	}
 	r.input = &in
 	if r.in.PrepareOnly {

@@ -14,6 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
@@ -65,7 +66,7 @@ func TestPreparationThatFails(t *testing.T) {
 				if err != nil || result.Stop != tc.stop || result.Message != "Agent spec.timeZone: no such zone" || result.Preparation != nil {
 					t.Errorf("Run = %+v, %v; want stop %s and the field: %s", result, err, tc.stop, tc.reason)
 				}
-				if diff := cmp.Diff([]journal.Kind{"finalized"}, kinds(t, j)); diff != "" {
+				if diff := cmp.Diff([]journal.Kind{"run.started", "finalized"}, kinds(t, j)); diff != "" {
 					t.Errorf("journal: -want +got:\n%s", diff)
 				}
 			})
@@ -91,12 +92,12 @@ func TestWhatTheJournalKeepsForAFallback(t *testing.T) {
 		only   bool
 		want   []journal.Kind
 	}{
-		"one model":    {"the agent may have another by then", 1, false, []journal.Kind{"preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
-		"two models":   {"the second may have to serve", 2, false, []journal.Kind{"preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
-		"prepare only": {"no model is asked, so none fails", 2, true, []journal.Kind{"prompt.rendered", "prepared", "finalized"}},
+		"one model":    {"the agent may have another by then", 1, false, []journal.Kind{"run.started", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
+		"two models":   {"the second may have to serve", 2, false, []journal.Kind{"run.started", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
+		"prepare only": {"no model is asked, so none fails", 2, true, []journal.Kind{"run.started", "prompt.rendered", "prepared", "finalized"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var chain []turn.Candidate
+			var chain []loop.Candidate
 			for _, provider := range []string{"p0", "p1"}[:tc.chain] {
 				c, _ := candidate(provider, 1, says("Nothing."))
 				chain = append(chain, c)
@@ -168,8 +169,8 @@ func TestAFallbackIsMadeOfTheSame(t *testing.T) {
 						}
 						in.Epoch, in.Preparation = 2, gone(t)
 						two, second = candidate("p1", 1, says("Nothing."))
-						in.Chain = []turn.Candidate{one, two}
-						if _, err := engine(copyOf(t, first, open(t), 5)).Run(t.Context(), in); err != nil {
+						in.Chain = []loop.Candidate{one, two}
+						if _, err := engine(copyOf(t, first, open(t), 6)).Run(t.Context(), in); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -202,7 +203,7 @@ func TestAModelThatTheAgentGainedIsToldTheSame(t *testing.T) {
 	two, second := candidate("p1", 1, says("Nothing."))
 	in := input(one, two)
 	in.Epoch, in.Preparation = 2, gone(t)
-	result, err := engine(copyOf(t, first, &journaltest.Memory{}, 5)).Run(t.Context(), in)
+	result, err := engine(copyOf(t, first, &journaltest.Memory{}, 6)).Run(t.Context(), in)
 	if err != nil || result.Stop != turn.StopCompleted || second.asked() != 1 {
 		t.Errorf("Run = %+v, %v, the second model asked %d times; want its answer to the prompt that was frozen", result, err, second.asked())
 	}
@@ -214,7 +215,7 @@ func TestCitationsAreOfThePreparedRecord(t *testing.T) {
 	c, _ := candidate("p0", 2, says("Nothing."))
 	in := input(c)
 	in.Epoch, in.Preparation = 2, gone(t)
-	result, err := engine(copyOf(t, from, &journaltest.Memory{}, 3)).Run(t.Context(), in)
+	result, err := engine(copyOf(t, from, &journaltest.Memory{}, 4)).Run(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,14 +233,7 @@ func TestPromptRendered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, err := journal.Open(t.Context(), j, "uid", 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, _, err := journal.Last[map[string]any](log, journal.PromptRendered)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := payloads[map[string]any](t, j, journal.PromptRendered)[0]
 	want := map[string]any{
 		"name": "support", "id": "support.default", "version": "1.0.0", "tags": []any{"de"}, "variables": []any{"tier", "user"},
 		"renderHash": result.Preparation.RenderHash, "promptHash": result.Preparation.PromptHash, "contextHash": result.Preparation.ContextHash,
@@ -253,24 +247,30 @@ func TestPromptRendered(t *testing.T) {
 func TestThePreparationIsBoundedByTheTurn(t *testing.T) {
 	stopping := errors.New("the executor stops")
 	for name, tc := range map[string]struct {
-		reason string
-		end    error // of the run's context; nil leaves it to the deadline
-		stop   turn.Stop
-		err    error
+		reason    string
+		cancelled bool
+		end       error // of the run's life; nil leaves it to the deadline
+		stop      turn.Stop
+		err       error
 	}{
-		"deadline":  {"the time of the Turn is over for this, too", nil, turn.StopDeadline, nil},
-		"cancelled": {"a cancelled Turn ends at once", turn.ErrCancelled, turn.StopCancelled, nil},
-		"stopping":  {"any other cause leaves the Turn to a later run", stopping, "", stopping},
+		"deadline":  {"the time of the Turn is over for this, too", false, nil, turn.StopDeadline, nil},
+		"cancelled": {"a cancelled Turn ends at once", true, nil, turn.StopCancelled, nil},
+		"stopping":  {"the end of the run's life leaves the Turn to a later one", false, stopping, "", stopping},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
+				ctx, abandon := context.WithCancelCause(t.Context())
+				defer abandon(nil)
 				c, s := candidate("p0", 1, says("never asked"))
 				in := input(c)
+				cancel := make(chan struct{})
+				in.Cancel = cancel
 				in.Preparation = func(ctx context.Context) (prepare.Input, error) {
+					if tc.cancelled {
+						close(cancel)
+					}
 					if tc.end != nil {
-						cancel(tc.end)
+						abandon(tc.end)
 					}
 					<-ctx.Done()
 					return prepare.Input{}, fmt.Errorf("failed to read: %w", ctx.Err())

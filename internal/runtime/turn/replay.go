@@ -1,77 +1,78 @@
 package turn
 
 import (
+	"encoding/json"
+	"errors"
+
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 )
 
-// past is what the journal of a Turn says has happened.
+// past is what the journal of a Turn says has happened: a fold over its entries, those of earlier runs and then those of
+// this one.
 type past struct {
-	// seen is true if it says anything.
-	seen bool
+	// runs is how many runs have done something.
+	runs int
 	// input is what the messages are made of; nil for a Turn that is only prepared.
 	input *frozen
 	// prepared is the newest preparation.
 	prepared *prepare.Prepared
-	// requests are all that were sent, or were about to be.
-	requests []loop.Request
-	// attempts are the requests that failed.
-	attempts []loop.Attempt
-	// step is the reply that was bought.
-	step *loop.Step
+	// loop is what was asked, answered and called.
+	loop loop.State
 	// result is the end.
 	result *Result
 }
 
-func replay(log *journal.Log) (past, error) {
-	var p past
-	var err error
-	if p.input, err = last[frozen](log, journal.PreparationInput); err != nil {
-		return p, err
+// apply takes an entry in.
+func (p *past) apply(e journal.Entry) error {
+	switch e.Kind { //nolint:exhaustive // because the others are the loop's
+	case journal.RunStarted:
+		p.runs++
+		return nil
+	case journal.PreparationInput:
+		return read(e, &p.input)
+	case journal.Prepared:
+		if err := read(e, &p.prepared); err != nil {
+			return err
+		}
+		if len(p.prepared.Messages) == 0 {
+			return errors.New("the prompt has no messages")
+		}
+		return nil
+	case journal.Finalized:
+		return read(e, &p.result)
 	}
-	if p.prepared, err = last[prepare.Prepared](log, journal.Prepared); err != nil {
-		return p, err
-	}
-	if p.requests, err = journal.All[loop.Request](log, journal.ModelRequested); err != nil {
-		return p, err
-	}
-	if p.attempts, err = journal.All[loop.Attempt](log, journal.ModelFailed); err != nil {
-		return p, err
-	}
-	if p.step, err = last[loop.Step](log, journal.ModelReplied); err != nil {
-		return p, err
-	}
-	if p.result, err = last[Result](log, journal.Finalized); err != nil {
-		return p, err
-	}
-	p.seen = p.prepared != nil || len(p.requests) > 0 || p.step != nil || p.result != nil
-	return p, nil
+	return p.loop.Apply(e)
 }
 
-func last[T any](log *journal.Log, kind journal.Kind) (*T, error) {
-	v, ok, err := journal.Last[T](log, kind)
-	if err != nil || !ok {
-		return nil, err
+func read[T any](e journal.Entry, into **T) error {
+	v := new(T)
+	if err := json.Unmarshal(e.Payload, v); err != nil {
+		return err
 	}
-	return &v, nil
+	*into = v
+	return nil
 }
 
-func (p past) counts() Counts {
-	c := Counts{ModelRequests: len(p.requests)}
-	for _, r := range p.requests {
+func (p *past) counts() Counts {
+	s := &p.loop
+	c := Counts{ModelRequests: len(s.Requests), ToolCalls: s.ToolCalls(), UnknownOutcomes: s.UnknownOutcomes()}
+	for _, r := range s.Requests {
 		if r.Attempt > 1 {
 			c.ModelRetries++
 		}
 	}
-	for _, a := range p.attempts {
+	for _, a := range s.Attempts {
 		if a.Unsent {
 			c.ModelRequests--
 		}
 	}
 	c.ModelRetries = min(c.ModelRetries, max(0, c.ModelRequests-1))
-	if p.step != nil {
-		c.Steps = 1
+	for _, step := range s.Steps {
+		if !step.Last {
+			c.Steps++
+		}
 	}
 	return c
 }

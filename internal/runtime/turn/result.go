@@ -1,10 +1,14 @@
 package turn
 
 import (
+	"encoding/json"
+
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
 )
 
 // Stop is why a Turn ended.
@@ -16,6 +20,10 @@ const (
 	StopCompleted Stop = "Completed"
 	// StopPrepared means that the Turn was to be prepared only, and is.
 	StopPrepared Stop = "Prepared"
+	// StopMaxSteps means that the Turn was out of steps; its answer is the best from what was known.
+	StopMaxSteps Stop = "MaxSteps"
+	// StopBudget means that the next request would have gone beyond the budget.
+	StopBudget Stop = "Budget"
 	// StopMaxOutputTokens means that the answer was cut off at a limit of its length.
 	StopMaxOutputTokens Stop = "MaxOutputTokens"
 	// StopContentFilter means that the provider's content filter withheld the answer.
@@ -28,6 +36,8 @@ const (
 	StopPreparationError Stop = "PreparationError"
 	// StopDeadline means that the time of the Turn was over.
 	StopDeadline Stop = "Deadline"
+	// StopInterrupted means that the Turn cannot go on, because of a fault within Capstan or of its journal.
+	StopInterrupted Stop = "Interrupted"
 	// StopCancelled means that the Turn was cancelled.
 	StopCancelled Stop = "Cancelled"
 )
@@ -53,8 +63,26 @@ type Result struct {
 	Spent []Spent `json:"spent,omitempty"`
 	// Fallback is set when not the first model of the chain served.
 	Fallback *Fallback `json:"fallback,omitempty"`
-	// Resumed is true if this run went on with what an earlier one had journalled.
-	Resumed bool `json:"resumed,omitempty"`
+	// Answer is the artifact that has Text where that is longer than a status holds; nil for most.
+	Answer *Artifact `json:"answer,omitempty"`
+	// Session is the place of the Turn in its conversation; nil if it has none. It is not in the Turn's own journal.
+	Session *Place `json:"-"`
+}
+
+// Artifact names content that the journal keeps apart.
+type Artifact struct {
+	Name   string `json:"name"`
+	SHA256 string `json:"sha256"`
+	Bytes  int64  `json:"bytes"`
+}
+
+// Place of a Turn in a conversation.
+type Place struct {
+	// UID and Name of the Session, and Number of the Turn in it, from 1; 0 where the Turn asked no model.
+	UID, Name string
+	Number    int64
+	// Totals of the conversation by now.
+	Totals session.Totals
 }
 
 // Counts of what the runs of a Turn did.
@@ -64,6 +92,11 @@ type Counts struct {
 	// ModelRequests are requests sent, also those that a restart cut off; ModelRetries are those of them that repeated one.
 	ModelRequests int `json:"modelRequests"`
 	ModelRetries  int `json:"modelRetries"`
+	// ToolCalls that were made or were about to be; UnknownOutcomes are those of which nobody knows.
+	ToolCalls       int `json:"toolCalls,omitempty"`
+	UnknownOutcomes int `json:"unknownOutcomes,omitempty"`
+	// Resumes is how often a run went on with what an earlier one had journalled.
+	Resumes int `json:"resumes,omitempty"`
 }
 
 // Spent is the usage of one model.
@@ -94,36 +127,46 @@ func stopOf(kind model.ErrorKind) Stop {
 }
 
 // finalize makes the result from what the journal holds by now.
-func (r *run) finalize(stop Stop, message string, step *loop.Step) (*Result, error) {
-	now, err := replay(r.log)
-	if err != nil {
-		return nil, err
-	}
-	result := &Result{Stop: stop, Message: message, Counts: now.counts()}
+func (r *run) finalize(stop Stop, message string) (*Result, error) {
+	state := &r.past.loop
+	result := &Result{Stop: stop, Message: message, Counts: r.past.counts(), Spent: spent(state)}
+	result.Counts.Resumes = r.resumes
 	record := finalize.Input{
-		Answered: stop == StopCompleted, ShowCitations: r.in.ShowCitations, DecisionKey: r.in.DecisionKey,
+		Answered: stop == StopCompleted || stop == StopMaxSteps, ShowCitations: r.in.ShowCitations, DecisionKey: r.in.DecisionKey,
+		ToolCalls: result.Counts.ToolCalls,
 	}
-	result.Spent = spent(now)
-	for _, s := range result.Spent {
-		record.Spendings = append(record.Spendings, finalize.Spending{Usage: s.Usage, Pricing: r.pricing(s.Provider, s.Model)})
+	for usage, cost := range state.Spendings {
+		record.Spendings = append(record.Spendings, finalize.Spending{Usage: usage, Cost: cost})
 	}
-	if r.prepared == nil {
-		r.prepared = now.prepared
-	}
-	if p := r.prepared; p != nil {
+	if p := r.past.prepared; p != nil {
 		record.Report, record.Sources = p.Report, p.Sources
 		result.Preparation, result.Provider, result.Model, result.MessageCount = &p.Report, p.Provider, p.Model, len(p.Messages)
 	}
-	if step != nil {
+	if step := state.LastStep(); step != nil {
 		result.Text = step.Reply.Text
-		result.Fallback = fallback(now, step)
+		result.Fallback = fallback(state, step)
+	}
+	if quoted, err := json.Marshal(result.Text); err != nil || len(quoted)-2 > maxInlineText {
+		a := journal.NewArtifact([]byte(result.Text))
+		result.Answer = &Artifact{Name: "answer.txt", SHA256: a.SHA256, Bytes: a.Bytes}
 	}
 	result.Record = finalize.Make(record)
 	return result, nil
 }
 
+// maxInlineText is the longest text that a status holds whole, in bytes of JSON.
+const maxInlineText = 32 << 10
+
+// attachments are the artifacts of a result.
+func (r *Result) attachments() []journal.Artifact {
+	if r.Answer == nil {
+		return nil
+	}
+	return []journal.Artifact{journal.NewArtifact([]byte(r.Text))}
+}
+
 // spent adds up the usage of each model, over all attempts and runs.
-func spent(now past) []Spent {
+func spent(s *loop.State) []Spent {
 	var all []Spent
 	add := func(provider, name string, u model.Usage) {
 		for i := range all {
@@ -134,30 +177,21 @@ func spent(now past) []Spent {
 		}
 		all = append(all, Spent{Provider: provider, Model: name, Usage: u})
 	}
-	for _, a := range now.attempts {
+	for _, a := range s.Attempts {
 		add(a.Provider, a.Model, a.Usage)
 	}
-	if s := now.step; s != nil {
-		add(s.Provider, s.Model, s.Reply.Usage)
+	for _, step := range s.Steps {
+		add(step.Provider, step.Model, step.Reply.Usage)
 	}
 	return all
 }
 
-func (r *run) pricing(provider, name string) *finalize.Pricing {
-	for _, c := range r.in.Chain {
-		if c.ProviderName == provider && c.Model == name {
-			return c.Pricing
-		}
-	}
-	return nil
-}
-
 // fallback compares the model that answered with the one that was asked first; the agent's chain may have changed since.
-func fallback(now past, step *loop.Step) *Fallback {
-	if len(now.requests) == 0 {
+func fallback(s *loop.State, step *loop.Step) *Fallback {
+	if len(s.Requests) == 0 {
 		return nil
 	}
-	first := now.requests[0]
+	first := s.Requests[0]
 	if step.Provider == first.Provider && step.Model == first.Model {
 		return nil
 	}

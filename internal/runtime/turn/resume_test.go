@@ -3,7 +3,6 @@ package turn_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -25,7 +24,7 @@ func whole(t *testing.T) (journal.Journal, *turn.Result) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []journal.Kind{"preparation.input", "prompt.rendered", "prepared", "model.requested", "model.failed", "model.requested", "model.replied", "finalized"}
+	want := []journal.Kind{"run.started", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.failed", "model.requested", "model.replied", "finalized"}
 	if diff := cmp.Diff(want, kinds(t, j)); diff != "" {
 		t.Fatalf("journal: -want +got:\n%s", diff)
 	}
@@ -38,14 +37,14 @@ func TestResume(t *testing.T) {
 		entries  int // of the whole journal that the earlier run left
 		asked    int
 		requests int
-		resumed  bool
+		resumes  int
 	}{
-		"nothing":   {"the Turn begins", 0, 2, 2, false},
-		"prepared":  {"the prompt is not made again", 3, 2, 2, true},
-		"failed":    {"the failed request counts on", 5, 1, 2, true},
-		"cut off":   {"a request of which nobody knows what became counts too", 6, 1, 3, true},
-		"replied":   {"a reply that was bought is not bought again", 7, 0, 2, true},
-		"finalized": {"an end stays as it is", 8, 0, 2, false},
+		"nothing":   {"the Turn begins", 0, 2, 2, 0},
+		"prepared":  {"the prompt is not made again", 4, 2, 2, 1},
+		"failed":    {"the failed request counts on", 6, 1, 2, 1},
+		"cut off":   {"a request of which nobody knows what became counts too", 7, 1, 3, 1},
+		"replied":   {"a reply that was bought is not bought again", 8, 0, 2, 1},
+		"finalized": {"an end stays as it is", 9, 0, 2, 0},
 	} {
 		for store, open := range journals {
 			t.Run(name+"/"+store, func(t *testing.T) {
@@ -58,7 +57,7 @@ func TestResume(t *testing.T) {
 				}
 				in := input(c)
 				in.Epoch = 2
-				if tc.entries >= 3 {
+				if tc.entries >= 4 {
 					in.Preparation = gone(t) // what was frozen stays frozen
 				}
 				got, err := engine(j).Run(t.Context(), in)
@@ -69,7 +68,7 @@ func TestResume(t *testing.T) {
 					t.Errorf("the model was asked %d times, want %d: %s", s.asked(), tc.asked, tc.reason)
 				}
 				expected := *want
-				expected.Resumed = tc.resumed
+				expected.Counts.Resumes = tc.resumes
 				expected.Counts.ModelRequests, expected.Counts.ModelRetries = tc.requests, tc.requests-1
 				if diff := cmp.Diff(asJSON(t, expected), asJSON(t, got)); diff != "" {
 					t.Errorf("result: %s: -want +got:\n%s", tc.reason, diff)
@@ -94,47 +93,15 @@ func TestResumeGoesOnWithTheFallback(t *testing.T) {
 	two, second := candidate("p1", 1, says("Nothing."))
 	in := input(one, two)
 	in.Epoch, in.Preparation = 2, gone(t)
-	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 7)).Run(t.Context(), in)
+	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 8)).Run(t.Context(), in)
 	if err != nil || first.asked() != 0 || second.asked() != 1 {
 		t.Fatalf("Run: %v, asked %d and %d times; want only the model that the earlier run had got to", err, first.asked(), second.asked())
 	}
 	if diff := cmp.Diff(&turn.Fallback{From: "p0/m", To: "p1/m"}, result.Fallback); diff != "" {
 		t.Errorf("fallback: -want +got:\n%s", diff)
 	}
-	if want := (turn.Counts{Steps: 1, ModelRequests: 2}); result.Counts != want {
+	if want := (turn.Counts{Steps: 1, ModelRequests: 2, Resumes: 1}); result.Counts != want {
 		t.Errorf("counts %+v, want %+v", result.Counts, want)
-	}
-}
-
-func TestFailureOfTheJournal(t *testing.T) {
-	// Appends: the preparation, a request, its failure, a request, its reply, the end.
-	for n := 1; n <= 6; n++ {
-		for _, written := range []bool{false, true} {
-			t.Run(fmt.Sprintf("append %d, written %t", n, written), func(t *testing.T) {
-				c, s := candidate("p0", 3, fails(model.Overloaded), says("Nothing."))
-				j := &journaltest.Memory{}
-				in := input(c)
-				if n >= 5 { // what was paid for, and the end, are kept: the run tries again
-					result, err := engine(&breaking{j, n, written}).Run(t.Context(), in)
-					if err != nil || result.Text != "Nothing." || s.asked() != 2 {
-						t.Fatalf("Run = %+v, %v after %d requests; want the answer, bought once", result, err, s.asked())
-					}
-					return
-				}
-				if result, err := engine(&breaking{j, n, written}).Run(t.Context(), in); !errors.Is(err, errBroken) || result != nil {
-					t.Fatalf("Run = %+v, %v; want the journal's error: what is not recorded has not happened", result, err)
-				}
-				before := s.asked()
-				in.Epoch = 2
-				result, err := engine(j).Run(t.Context(), in)
-				if err != nil || result.Stop != turn.StopCompleted || result.Text != "Nothing." {
-					t.Fatalf("the next run: %+v, %v; want the answer", result, err)
-				}
-				if s.asked() != 2 { // a failure and an answer
-					t.Errorf("asked %d times by the first run and %d in all, want 2 in all", before, s.asked())
-				}
-			})
-		}
 	}
 }
 
@@ -183,12 +150,12 @@ func TestHoldAnswer(t *testing.T) {
 	if result, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) || result != nil {
 		t.Fatalf("Run = %+v, %v; want ErrInterrupted with the answer kept", result, err)
 	}
-	if diff := cmp.Diff([]journal.Kind{"preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied"}, kinds(t, j)); diff != "" {
+	if diff := cmp.Diff([]journal.Kind{"run.started", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied"}, kinds(t, j)); diff != "" {
 		t.Errorf("journal: -want +got:\n%s", diff)
 	}
 	in.Epoch, in.HoldAnswer, in.Timeout = 2, nil, -1
 	result, err := engine(j).Run(t.Context(), in)
-	if err != nil || result.Text != "Nothing." || !result.Resumed || s.asked() != 1 {
+	if err != nil || result.Text != "Nothing." || result.Counts.Resumes != 1 || s.asked() != 1 {
 		t.Errorf("the next run = %+v, %v after %d requests; want the kept answer, whatever the time", result, err, s.asked())
 	}
 }
@@ -200,13 +167,9 @@ func TestResultSurvivesJSON(t *testing.T) {
 	if _, err := engine(j).Run(t.Context(), input(c)); err != nil {
 		t.Fatal(err)
 	}
-	log, err := journal.Open(t.Context(), j, "uid", 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	back, _, err := journal.Last[turn.Result](log, journal.Finalized)
-	if diff := cmp.Diff(result, &back); diff != "" || err != nil {
-		t.Errorf("the end as it is read back (error %v): -want +got:\n%s", err, diff)
+	back := payloads[turn.Result](t, j, journal.Finalized)[0]
+	if diff := cmp.Diff(result, &back); diff != "" {
+		t.Errorf("the end as it is read back: -want +got:\n%s", diff)
 	}
 }
 
@@ -218,15 +181,15 @@ func TestACancelledTurnSaysWhatThereIs(t *testing.T) {
 		text     string
 	}{
 		"before anything":   {0, 0, ""},
-		"after the request": {4, 1, ""},
-		"after the reply":   {7, 2, "Nothing."},
+		"after the request": {5, 1, ""},
+		"after the reply":   {8, 2, "Nothing."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("p0", 2, says("never asked"))
 			in := input(c)
 			in.Epoch = 2
-			ctx, cancel := context.WithCancelCause(t.Context())
-			cancel(turn.ErrCancelled)
+			ctx, ctl := control(t, &in)
+			ctl.cancel()
 			got, err := engine(copyOf(t, from, &journaltest.Memory{}, tc.entries)).Run(ctx, in)
 			if err != nil || got.Stop != turn.StopCancelled || got.Text != tc.text || got.Counts.ModelRequests != tc.requests || s.asked() != 0 {
 				t.Fatalf("Run = %+v, %v after %d requests; want what the journal holds, and nothing asked", got, err, s.asked())
@@ -256,13 +219,9 @@ func TestAPanicOfAnAdapterIsAnErrorOfThatRequest(t *testing.T) {
 	if err != nil || got.Stop != turn.StopCompleted || got.Fallback == nil {
 		t.Errorf("Run = %+v, %v; want the answer of the next model", got, err)
 	}
-	log, err := journal.Open(t.Context(), j, "uid", 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	failed, _, err := journal.Last[loop.Attempt](log, journal.ModelFailed)
-	if err != nil || !strings.Contains(failed.Stack, "panicking") || strings.Contains(failed.Stack+failed.Message, "a secret of the prompt") {
-		t.Errorf("the journal has %+v, %v; want where the adapter failed, and not with what", failed, err)
+	failed := payloads[loop.Attempt](t, j, journal.ModelFailed)[0]
+	if !strings.Contains(failed.Stack, "panicking") || strings.Contains(failed.Stack+failed.Message, "a secret of the prompt") {
+		t.Errorf("the journal has %+v; want where the adapter failed, and not with what", failed)
 	}
 }
 

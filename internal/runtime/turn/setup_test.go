@@ -3,7 +3,6 @@ package turn_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"github.com/shopspring/decimal"
 	"go.uber.org/goleak"
 
-	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -73,21 +71,19 @@ func fails(kind model.ErrorKind) answer {
 }
 
 // candidate is a model that costs 1 USD for a million tokens in and 10 for a million out.
-func candidate(name string, attempts int, answers ...answer) (turn.Candidate, *script) {
+func candidate(name string, attempts int, answers ...answer) (loop.Candidate, *script) {
 	s := &script{answers: answers}
-	return turn.Candidate{
-		Candidate: loop.Candidate{
-			ProviderName: name, Model: "m", Provider: s,
-			Retry: loop.Retry{MaxAttempts: attempts, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
-		},
-		Pricing: &finalize.Pricing{Currency: "USD", Input: decimal.NewFromInt(1), Output: decimal.NewFromInt(10), CacheRead: decimal.NewFromInt(1)},
+	return loop.Candidate{
+		ProviderName: name, Model: "m", Provider: s,
+		Retry:   loop.Retry{MaxAttempts: attempts, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
+		Pricing: &model.Pricing{Currency: "USD", Input: decimal.NewFromInt(1), Output: decimal.NewFromInt(10), CacheRead: decimal.NewFromInt(1)},
 	}, s
 }
 
-func input(chain ...turn.Candidate) turn.Input {
+func input(chain ...loop.Candidate) turn.Input {
 	return turn.Input{
 		UID: "uid", Epoch: 1, Timeout: time.Minute, Limit: time.Minute, Chain: chain, ShowCitations: true, DecisionKey: "support.chat.turn",
-		Preparation: making(),
+		Preparation: making(), Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25},
 	}
 }
 
@@ -119,6 +115,25 @@ func engine(j journal.Journal) *turn.Engine {
 	return &turn.Engine{Journal: j, Now: func() time.Time { return at }}
 }
 
+// controls are what may happen to a run from outside.
+type controls struct {
+	abandon               context.CancelCauseFunc
+	cancelled, interrupts chan struct{}
+}
+
+func (c *controls) cancel()    { close(c.cancelled) }
+func (c *controls) interrupt() { close(c.interrupts) }
+
+// control takes the controls of a run, and returns its life.
+func control(t *testing.T, in *turn.Input) (context.Context, *controls) {
+	t.Helper()
+	ctx, abandon := context.WithCancelCause(t.Context())
+	t.Cleanup(func() { abandon(nil) })
+	c := &controls{abandon, make(chan struct{}), make(chan struct{})}
+	in.Cancel, in.Interrupt = c.cancelled, c.interrupts
+	return ctx, c
+}
+
 // journals are the stores that a test runs against.
 var journals = map[string]func(t *testing.T) journal.Journal{
 	"memory": func(*testing.T) journal.Journal { return &journaltest.Memory{} },
@@ -137,52 +152,58 @@ var journals = map[string]func(t *testing.T) journal.Journal{
 	},
 }
 
-var errBroken = errors.New("the disk is full")
-
-// breaking is a journal of which one append fails: the n-th, from 1. If written is set, it fails only after the entries
-// were written, as for a connection that breaks before the answer.
-type breaking struct {
-	journal.Journal
-	n       int
-	written bool
-}
-
-// Append fails if it is the one to fail.
-func (b *breaking) Append(ctx context.Context, turnUID string, entries ...journal.Entry) error {
-	b.n--
-	if b.n != 0 {
-		return b.Journal.Append(ctx, turnUID, entries...)
+// entries are what the journal of a UID holds.
+func entries(t testing.TB, j journal.Journal, uid string) []journal.Entry {
+	t.Helper()
+	all, err := journal.Collect(t.Context(), j, uid)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if b.written {
-		if err := b.Journal.Append(ctx, turnUID, entries...); err != nil {
-			return err
-		}
-	}
-	return errBroken
+	return all
 }
 
 // kinds are what the journal of the Turn holds.
 func kinds(t *testing.T, j journal.Journal) []journal.Kind {
 	t.Helper()
-	entries, err := j.Load(t.Context(), "uid")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all []journal.Kind
-	for _, e := range entries {
+	for _, e := range entries(t, j, "uid") {
 		all = append(all, e.Kind)
 	}
 	return all
 }
 
-// copyOf returns the first entries of a journal in another one.
-func copyOf(t *testing.T, from, to journal.Journal, n int) journal.Journal {
+// payloads are those of a kind in the journal of the Turn.
+func payloads[T any](t *testing.T, j journal.Journal, kind journal.Kind) []T {
 	t.Helper()
-	entries, err := from.Load(t.Context(), "uid")
-	if err != nil {
-		t.Fatal(err)
+	var all []T
+	for _, e := range entries(t, j, "uid") {
+		if e.Kind != kind {
+			continue
+		}
+		var v T
+		if err := json.Unmarshal(e.Payload, &v); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, v)
 	}
-	if err := to.Append(t.Context(), "uid", entries[:n]...); err != nil {
+	return all
+}
+
+// copyOf returns the first entries of a journal in another one.
+func copyOf(t testing.TB, from, to journal.Journal, n int) journal.Journal {
+	t.Helper()
+	kept := entries(t, from, "uid")[:n]
+	for i := range kept {
+		if kept[i].Artifact == "" {
+			continue
+		}
+		a, err := from.Artifact(t.Context(), "uid", kept[i].Artifact)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept[i].Payload, kept[i].Artifacts = nil, []journal.Artifact{a}
+	}
+	if err := to.Append(t.Context(), "uid", kept...); err != nil {
 		t.Fatal(err)
 	}
 	return to

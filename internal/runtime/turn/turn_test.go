@@ -1,7 +1,6 @@
 package turn_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -187,7 +186,7 @@ func TestPromptIsMadeForTheModelThatServes(t *testing.T) {
 	if result.Provider != "p1" || result.Model != "other" || result.MessageCount != 4 {
 		t.Errorf("result speaks of %s/%s and %d messages, want the prompt that was answered", result.Provider, result.Model, result.MessageCount)
 	}
-	want := []journal.Kind{"preparation.input", "prompt.rendered", "prepared", "model.requested", "model.failed", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}
+	want := []journal.Kind{"run.started", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.failed", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}
 	if diff := cmp.Diff(want, kinds(t, j)); diff != "" {
 		t.Errorf("journal: -want +got:\n%s", diff)
 	}
@@ -201,27 +200,25 @@ func TestCancelAndInterrupt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		answer answer
-		do     func(cancel context.CancelCauseFunc, interrupt chan struct{})
+		do     func(*controls)
 		stop   turn.Stop
 		err    error
 		after  time.Duration
 	}{
-		"cancelled":             {"a cancelled Turn ends at once", slow, func(c context.CancelCauseFunc, _ chan struct{}) { c(turn.ErrCancelled) }, turn.StopCancelled, nil, time.Second},
-		"cancelled in a wait":   {"also between two attempts", busy, func(c context.CancelCauseFunc, _ chan struct{}) { c(turn.ErrCancelled) }, turn.StopCancelled, nil, time.Second},
-		"executor stops":        {"any other cause leaves the Turn to a later run", slow, func(c context.CancelCauseFunc, _ chan struct{}) { c(stop) }, "", stop, time.Second},
-		"interrupted":           {"a request is waited for, and its answer ends the Turn", slow, func(_ context.CancelCauseFunc, i chan struct{}) { close(i) }, turn.StopCompleted, nil, 30 * time.Second},
-		"interrupted in a wait": {"between two attempts is a safe point", busy, func(_ context.CancelCauseFunc, i chan struct{}) { close(i) }, "", loop.ErrInterrupted, time.Second},
+		"cancelled":             {"a cancelled Turn ends at once", slow, (*controls).cancel, turn.StopCancelled, nil, time.Second},
+		"cancelled in a wait":   {"also between two attempts", busy, (*controls).cancel, turn.StopCancelled, nil, time.Second},
+		"executor stops":        {"the end of the run's life leaves the Turn to a later one", slow, func(c *controls) { c.abandon(stop) }, "", stop, time.Second},
+		"stops in a wait":       {"so between two attempts", busy, func(c *controls) { c.abandon(stop) }, "", stop, time.Second},
+		"interrupted":           {"a request is waited for, and its answer ends the Turn", slow, (*controls).interrupt, turn.StopCompleted, nil, 30 * time.Second},
+		"interrupted in a wait": {"between two attempts is a safe point", busy, (*controls).interrupt, "", loop.ErrInterrupted, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, s := candidate("p0", 3, tc.answer)
 				in := input(c)
-				interrupt := make(chan struct{})
-				in.Interrupt = interrupt
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
+				ctx, ctl := control(t, &in)
 				begin := time.Now()
-				time.AfterFunc(time.Second, func() { tc.do(cancel, interrupt) })
+				time.AfterFunc(time.Second, func() { tc.do(ctl) })
 				result, err := engine(&journaltest.Memory{}).Run(ctx, in)
 				if !errors.Is(err, tc.err) || (result == nil) != (tc.stop == "") || result != nil && result.Stop != tc.stop {
 					t.Fatalf("Run = %+v, %v; want %q, %v: %s", result, err, tc.stop, tc.err, tc.reason)

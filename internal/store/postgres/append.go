@@ -12,10 +12,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// Both statements move the Turn's row of capstan_turn and write the entries only if that row has moved. Of two that meet,
-// the later waits for the earlier one's transaction and then judges the row as that left it, which is what PostgreSQL's
-// read committed isolation does for ON CONFLICT and for the condition of an UPDATE. A statement is a transaction of its
-// own, so an append is one round trip and all or none.
+// Both statements move the journal's row of capstan_turn and write the entries and artifacts only if that row has moved. Of
+// two that meet, the later waits for the earlier one's transaction and then judges the row as that left it, which is what
+// PostgreSQL's read committed isolation does for ON CONFLICT and for the condition of an UPDATE. A statement is a transaction
+// of its own, so an append is one round trip and all or none.
 const (
 	begin = `WITH head AS (
     INSERT INTO capstan_turn (turn_uid, seq, epoch) VALUES ($1, $2, $3)
@@ -25,19 +25,26 @@ const (
 
 	advance = `WITH head AS (
     UPDATE capstan_turn SET seq = $2, epoch = $3
-    WHERE turn_uid = $1 AND seq = $9 AND epoch <= $10
+    WHERE turn_uid = $1 AND seq = $14 AND epoch <= $15
     RETURNING turn_uid
 )` + insert
 
-	insert = ` INSERT INTO capstan_journal (turn_uid, seq, epoch, kind, time, payload)
-SELECT head.turn_uid, e.* FROM head, unnest($4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::bytea[]) AS e`
+	insert = `, kept AS (
+    INSERT INTO capstan_artifact (turn_uid, sha256, bytes, data)
+    SELECT head.turn_uid, a.* FROM head, unnest($11::text[], $12::bigint[], $13::bytea[]) AS a
+    ON CONFLICT DO NOTHING
+)
+INSERT INTO capstan_journal (turn_uid, seq, epoch, kind, version, time, payload, artifact)
+SELECT head.turn_uid, e.* FROM head,
+    unnest($4::bigint[], $5::bigint[], $6::text[], $7::integer[], $8::text[], $9::bytea[], $10::text[]) AS e`
 )
 
-// Append adds entries at the end, all or none, and returns when they are on the server's disk. It returns
+// Append adds entries with their artifacts at the end, all or none, and returns when they are on the server's disk. It returns
 // journal.ErrFenced or journal.ErrSequence for entries that do not follow what is there, and ErrClosed after Close. It takes
-// at most 10 s, and if it is refused as long again to learn why. If the connection is lost or ctx ends while the server is at work, the error says that nobody knows whether
-// the entries were written: the same append may be tried again, and is refused with journal.ErrSequence if they were.
-func (s *Store) Append(ctx context.Context, turnUID string, entries ...journal.Entry) error {
+// at most 10 s, and if it is refused as long again to learn why. If the connection is lost or ctx ends while the server is at
+// work, the error says that nobody knows whether the entries were written: the same append may be tried again, and is refused
+// with journal.ErrSequence if they were.
+func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
@@ -47,7 +54,7 @@ func (s *Store) Append(ctx context.Context, turnUID string, entries ...journal.E
 		if refused = journal.Follows(first.Seq-1, first.Epoch, entries) != nil; refused {
 			return nil
 		}
-		query, args := statement(turnUID, entries)
+		query, args := statement(uid, entries)
 		refused, err = s.write(ctx, query, args)
 		if pgconn.SafeToRetry(err) && s.dropLost(ctx, err) { // the connection broke before the server had heard of it
 			refused, err = s.write(ctx, query, args)
@@ -57,7 +64,7 @@ func (s *Store) Append(ctx context.Context, turnUID string, entries ...journal.E
 	})
 	switch {
 	case refused:
-		return s.refusal(ctx, turnUID, entries)
+		return s.refusal(ctx, uid, entries)
 	case unknown:
 		return fmt.Errorf("it is not known whether the entries were written; append them again to learn it: %w", err)
 	}
@@ -79,33 +86,54 @@ func (s *Store) write(ctx context.Context, query string, args []any) (refused bo
 }
 
 // statement makes the statement that appends entries.
-func statement(turnUID string, entries []journal.Entry) (query string, args []any) {
-	n := len(entries)
-	seqs, epochs := make([]int64, 0, n), make([]int64, 0, n)
-	kinds, times := make([]string, 0, n), make([]string, 0, n)
-	payloads := make([][]byte, 0, n)
+func statement(uid string, entries []journal.Entry) (query string, args []any) {
+	var rows columns
 	for _, e := range entries {
-		seqs, epochs = append(seqs, e.Seq), append(epochs, e.Epoch)
-		kinds, times = append(kinds, string(e.Kind)), append(times, e.Time.UTC().Format(time.RFC3339Nano))
-		payload := []byte(e.Payload)
-		if payload == nil {
-			payload = []byte{} // nil would be NULL
-		}
-		payloads = append(payloads, payload)
+		rows.add(e)
 	}
-	first, last := entries[0], entries[n-1]
-	args = []any{turnUID, last.Seq, last.Epoch, seqs, epochs, kinds, times, payloads}
+	first, last := entries[0], entries[len(entries)-1]
+	args = []any{
+		uid, last.Seq, last.Epoch, rows.seqs, rows.epochs, rows.kinds, rows.versions, rows.times, rows.payloads, rows.artifacts,
+		notNull(rows.sums), notNull(rows.bytes), notNull(rows.data),
+	}
 	if first.Seq == 1 {
 		return begin, args
 	}
 	return advance, append(args, first.Seq-1, first.Epoch)
 }
 
-// refusal says why entries were not written. The Turn's row only ever grows, so what refused them still does.
-func (s *Store) refusal(ctx context.Context, turnUID string, entries []journal.Entry) error {
+// columns are those of the rows that an append adds.
+type columns struct {
+	seqs, epochs                  []int64
+	kinds, times, artifacts, sums []string
+	versions                      []int32
+	bytes                         []int64
+	payloads, data                [][]byte
+}
+
+func (c *columns) add(e journal.Entry) {
+	c.seqs, c.epochs = append(c.seqs, e.Seq), append(c.epochs, e.Epoch)
+	c.kinds, c.times = append(c.kinds, string(e.Kind)), append(c.times, e.Time.UTC().Format(time.RFC3339Nano))
+	c.versions = append(c.versions, int32(e.Version)) //nolint:gosec // because nobody changes a form so often
+	c.payloads, c.artifacts = append(c.payloads, notNull(e.Payload)), append(c.artifacts, e.Artifact)
+	for _, a := range e.Artifacts {
+		c.sums, c.bytes, c.data = append(c.sums, a.SHA256), append(c.bytes, a.Bytes), append(c.data, notNull(a.Data))
+	}
+}
+
+// notNull makes an empty slice of nil, which would be NULL.
+func notNull[S ~[]E, E any](s S) []E {
+	if s == nil {
+		return []E{}
+	}
+	return s
+}
+
+// refusal says why entries were not written. The journal's row only ever grows, so what refused them still does.
+func (s *Store) refusal(ctx context.Context, uid string, entries []journal.Entry) error {
 	var seq, epoch int64
 	err := s.again(ctx, appendTimeout, func(ctx context.Context) error {
-		err := s.pool.QueryRow(ctx, `SELECT seq, epoch FROM capstan_turn WHERE turn_uid = $1`, turnUID).Scan(&seq, &epoch)
+		err := s.pool.QueryRow(ctx, `SELECT seq, epoch FROM capstan_turn WHERE turn_uid = $1`, uid).Scan(&seq, &epoch)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
@@ -117,5 +145,5 @@ func (s *Store) refusal(ctx context.Context, turnUID string, entries []journal.E
 	if err := journal.Follows(seq, epoch, entries); err != nil {
 		return err
 	}
-	return journal.ErrSequence // the Turn was forgotten in between
+	return journal.ErrSequence // the journal was purged in between
 }

@@ -29,8 +29,8 @@ func TestStoreHealsWhenTheServerWasRestarted(t *testing.T) {
 	}
 	group.Wait()
 	restart(postgrestest.Fast)
-	if got, err := s.Load(t.Context(), "0"); err != nil || len(got) != 1 {
-		t.Fatalf("Load right after a restart: %d entries, %v; want the one that was written", len(got), err)
+	if got := entries(t, s, "0"); len(got) != 1 {
+		t.Fatalf("%d entries right after a restart, want the one that was written", len(got))
 	}
 	if err := s.Append(t.Context(), "0", entry(2, 1)); err != nil {
 		t.Fatalf("Append: %v, want all broken connections to have been replaced", err)
@@ -53,14 +53,11 @@ func TestLogsLoseNothingInRestartsUnderLoad(t *testing.T) {
 	var written [turns]int
 	var group sync.WaitGroup
 	for i := range turns {
-		log, err := journal.Open(t.Context(), s, fmt.Sprint(i), 1, time.Now)
-		if err != nil {
-			t.Fatalf("Open: %v", err)
-		}
+		log := open(t, s, fmt.Sprint(i))
 		group.Go(func() {
 			for n := 1; !stop.Load(); n++ {
-				if err := log.Keep(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: n}); err != nil {
-					t.Errorf("Keep: %v, want it to outlast the restart", err)
+				if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: n}); err != nil {
+					t.Errorf("Append: %v, want it to outlast the restart", err)
 					return
 				}
 				written[i] = n
@@ -73,28 +70,33 @@ func TestLogsLoseNothingInRestartsUnderLoad(t *testing.T) {
 	stop.Store(true)
 	group.Wait()
 	for i, want := range written {
-		log, err := journal.Open(t.Context(), s, fmt.Sprint(i), 1, time.Now)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := journal.All[int](log, journal.ModelReplied)
-		if err != nil || len(got) != want || want > 0 && got[want-1] != want {
-			t.Errorf("turn %d holds %d entries (error %v), want each of the %d that were kept exactly once", i, len(got), err, want)
+		got := entries(t, s, fmt.Sprint(i))
+		if len(got) != want || want > 0 && string(got[want-1].Payload) != fmt.Sprint(want) {
+			t.Errorf("turn %d holds %d entries, want each of the %d that were kept exactly once", i, len(got), want)
 		}
 	}
+}
+
+// open opens a log whose entries nobody needs.
+func open(t *testing.T, s *postgres.Store, uid string) *journal.Log {
+	t.Helper()
+	log, err := journal.Open(t.Context(), uid, 1, journal.Options{
+		Journal: s, Now: time.Now, Apply: func(journal.Entry) error { return nil }, Patience: time.Minute,
+	})
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	return log
 }
 
 func TestAppendWhoseAnswerIsLostMayBeTriedAgain(t *testing.T) {
 	p := newProxy(t, postgrestest.Database(t))
 	s := openAt(t, p.url)
-	log, err := journal.Open(t.Context(), s, "a", 1, time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := open(t, s, "a")
 	for _, text := range []string{"first", "second", loseAnswer} { // two to have the statements prepared
 		p.lose.Store(text == loseAnswer)
-		if err := log.Keep(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: text}); err != nil {
-			t.Fatalf("Keep(%q): %v, want it to find out that the entry was written", text, err)
+		if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: text}); err != nil {
+			t.Fatalf("Append(%q): %v, want it to find out that the entry was written", text, err)
 		}
 	}
 	lost := entry(4, 1)
@@ -106,9 +108,8 @@ func TestAppendWhoseAnswerIsLostMayBeTriedAgain(t *testing.T) {
 	if err := s.Append(t.Context(), "a", lost); !errors.Is(err, journal.ErrSequence) {
 		t.Errorf("the same Append again: %v, want ErrSequence, for it was written", err)
 	}
-	got, err := s.Load(t.Context(), "a")
-	if err != nil || len(got) != 4 || p.lost.Load() != 2 {
-		t.Errorf("%d entries (error %v) with %d answers lost, want 4 with 2", len(got), err, p.lost.Load())
+	if got := entries(t, s, "a"); len(got) != 4 || p.lost.Load() != 2 {
+		t.Errorf("%d entries with %d answers lost, want 4 with 2", len(got), p.lost.Load())
 	}
 }
 
@@ -175,9 +176,9 @@ func TestErrorsOfAServerThatWentAway(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 3 { // the first one loses its connection, the others get none
-		_, err := s.Load(ctx, "a")
+		_, err := journal.Collect(ctx, s, "a")
 		if err == nil || ctx.Err() != nil {
-			t.Fatalf("Load: %v, want an error in time", err)
+			t.Fatalf("Collect: %v, want an error in time", err)
 		}
 		if strings.Contains(err.Error(), "not-to-be-shown") || !strings.Contains(err.Error(), "check the host") {
 			t.Errorf("error %q, want one that says what to check, without the password", err)

@@ -1,12 +1,9 @@
 package postgres_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +12,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
@@ -37,7 +35,7 @@ func openAt(tb testing.TB, databaseURL string) *postgres.Store {
 
 func entry(seq, epoch int64) journal.Entry {
 	return journal.Entry{
-		Seq: seq, Epoch: epoch, Kind: journal.ModelReplied, Time: time.Unix(1, 2).UTC(), Payload: fmt.Appendf(nil, `{"epoch":%d}`, epoch),
+		Seq: seq, Epoch: epoch, Kind: journal.ModelReplied, Version: journal.PayloadVersion, Time: time.Unix(1, 2).UTC(), Payload: fmt.Appendf(nil, `{"epoch":%d}`, epoch),
 	}
 }
 
@@ -49,71 +47,55 @@ func weaken(tb testing.TB, databaseURL string) {
 	}
 }
 
+var _ store.Store = (*postgres.Store)(nil)
+
+// shelf opens stores in databases, and opens them again.
+type shelf map[journal.Journal]string
+
+func (f shelf) open(t *testing.T) *postgres.Store {
+	t.Helper()
+	databaseURL := postgrestest.Database(t)
+	// What a server may have as its defaults must not weaken the promises of a journal.
+	weaken(t, databaseURL)
+	s := openAt(t, databaseURL)
+	f[s] = databaseURL
+	return s
+}
+
+func (f shelf) reopen(t *testing.T, j journal.Journal) *postgres.Store {
+	t.Helper()
+	if err := j.(*postgres.Store).Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	s := openAt(t, f[j])
+	f[s] = f[j]
+	return s
+}
+
 func TestJournalContract(t *testing.T) {
-	urls := map[journal.Journal]string{}
-	journaltest.Run(t, func(t *testing.T) journal.Journal {
-		databaseURL := postgrestest.Database(t)
-		// What a server may have as its defaults must not weaken the promises of a journal.
-		weaken(t, databaseURL)
-		s := openAt(t, databaseURL)
-		urls[s] = databaseURL
-		return s
-	}, func(t *testing.T, j journal.Journal) journal.Journal {
-		if err := j.(*postgres.Store).Close(); err != nil {
-			t.Fatalf("Close: %v", err)
-		}
-		return openAt(t, urls[j])
-	})
+	f := shelf{}
+	journaltest.Run(t,
+		func(t *testing.T) journal.Journal { return f.open(t) },
+		func(t *testing.T, j journal.Journal) journal.Journal { return f.reopen(t, j) })
 }
 
-func TestPayloadsComeBackByteForByte(t *testing.T) {
-	s := openAt(t, postgrestest.Database(t))
-	large, err := json.Marshal(string(bytes.Repeat([]byte("eight MiB "), 8<<20/10)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want []journal.Entry
-	for i, payload := range []string{
-		`{"b":1,  "a":2, "a":3}`, `"\u0000 \ud800 \/"`, `1e400`, "\"\xff not UTF-8\"", "null", string(large),
-	} {
-		e := entry(int64(i+1), 1)
-		e.Payload = json.RawMessage(payload)
-		want = append(want, e)
-	}
-	if err := s.Append(t.Context(), "a", want...); err != nil {
-		t.Fatalf("Append: %v", err)
-	}
-	got, err := s.Load(t.Context(), "a")
-	if err != nil {
-		t.Fatalf("Load: %v", err)
-	}
-	same := func(a, b journal.Entry) bool { return a.Seq == b.Seq && bytes.Equal(a.Payload, b.Payload) }
-	if !slices.EqualFunc(want, got, same) {
-		t.Error("what was loaded is not what was appended: a resumed run would see other payloads")
-	}
-}
-
-func TestDeleteForgetsOneTurn(t *testing.T) {
-	s := openAt(t, postgrestest.Database(t))
-	for _, uid := range []string{"a", "b"} {
-		if err := s.Append(t.Context(), uid, entry(1, 3), entry(2, 3)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 2 { // the second time there is nothing to forget
-		if err := s.Delete(t.Context(), "a"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, err := s.TurnUIDs(t.Context()); err != nil || !slices.Equal(got, []string{"b"}) {
-		t.Errorf("TurnUIDs: %v, %v; want [b]", got, err)
-	}
-	if got, err := s.Load(t.Context(), "a"); err != nil || len(got) != 0 {
-		t.Errorf("Load of a turn that was forgotten: %v, %v; want nothing", got, err)
-	}
-	if err := s.Append(t.Context(), "a", entry(3, 3)); !errors.Is(err, journal.ErrSequence) {
-		t.Errorf("Append of a run that goes on after its turn was forgotten: %v, want ErrSequence", err)
-	}
+func TestKeeperContract(t *testing.T) {
+	f := shelf{}
+	journaltest.RunKeeper(t,
+		func(t *testing.T) journaltest.Keeper { return f.open(t) },
+		func(t *testing.T, k journaltest.Keeper) journaltest.Keeper {
+			// A session tells of its rows when it ends, if not before, and ANALYZE counts what there is.
+			if err := k.(*postgres.Store).Close(); err != nil {
+				t.Fatalf("Close: %v", err)
+			}
+			postgrestest.Exec(t, f[k], `DO $$ BEGIN
+				WHILE EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'capstan') LOOP
+					PERFORM pg_sleep(0.01), pg_stat_clear_snapshot();
+				END LOOP;
+			END $$`)
+			postgrestest.Exec(t, f[k], `ANALYZE`)
+			return f.reopen(t, k)
+		})
 }
 
 func TestCallsAfterClose(t *testing.T) {
@@ -121,10 +103,14 @@ func TestCallsAfterClose(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, load := s.Load(t.Context(), "a")
-	_, list := s.TurnUIDs(t.Context())
+	_, read := journal.Collect(t.Context(), s, "a")
+	_, artifact := s.Artifact(t.Context(), "a", "b")
+	_, list := s.UIDs(t.Context(), "", 1)
+	_, purge := s.Purge(t.Context(), time.Unix(1, 0), 1)
+	_, size := s.Size(t.Context())
 	for name, err := range map[string]error{
-		"Append": s.Append(t.Context(), "a", entry(1, 1)), "Load": load, "TurnUIDs": list, "Delete": s.Delete(t.Context(), "a"),
+		"Append": s.Append(t.Context(), "a", entry(1, 1)), "Read": read, "Artifact": artifact, "UIDs": list, "Purge": purge, "Size": size,
+		"Retire": s.Retire(t.Context(), time.Unix(1, 0), "a"), "Check": s.Check(t.Context()),
 	} {
 		if !errors.Is(err, postgres.ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)
@@ -154,17 +140,24 @@ func TestProcessesThatOpenANewDatabaseAtOnce(t *testing.T) {
 	group.Wait()
 }
 
-func TestCancelledCalls(t *testing.T) {
+func TestStoreGoesOnAfterCancelledCalls(t *testing.T) {
 	s := openAt(t, postgrestest.Database(t))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, load := s.Load(ended, "a")
-	for name, err := range map[string]error{"Append": s.Append(ended, "a", entry(1, 1)), "Load": load, "Delete": s.Delete(ended, "a")} {
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v, want the context's error", name, err)
-		}
+	if err := s.Append(ended, "a", entry(1, 1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("Append: %v, want the context's error", err)
 	}
 	if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
-		t.Errorf("Append after cancelled calls: %v, want the store to go on", err)
+		t.Errorf("Append after a cancelled one: %v", err)
 	}
+}
+
+// entries returns all entries of a journal.
+func entries(tb testing.TB, s *postgres.Store, uid string) []journal.Entry {
+	tb.Helper()
+	all, err := journal.Collect(tb.Context(), s, uid)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return all
 }

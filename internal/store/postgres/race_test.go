@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -42,9 +43,9 @@ func TestOfStoresThatRaceForAPlaceOneWins(t *testing.T) {
 		})
 	}
 	group.Wait()
-	got, err := stores[0].Load(t.Context(), "a")
-	if err != nil || len(got) != rounds*batch || won.Load() != rounds {
-		t.Fatalf("%d entries (error %v) of %d successful appends, want %d of %d", len(got), err, won.Load(), rounds*batch, rounds)
+	got := entries(t, stores[0], "a")
+	if len(got) != rounds*batch || won.Load() != rounds {
+		t.Fatalf("%d entries of %d successful appends, want %d of %d", len(got), won.Load(), rounds*batch, rounds)
 	}
 	for i, e := range got {
 		if e.Seq != int64(i+1) || string(e.Payload) != string(got[i-i%batch].Payload) {
@@ -79,10 +80,7 @@ func TestNewerEpochFencesOffARacingWriter(t *testing.T) {
 			}
 		}
 		old.Wait()
-		got, err := heir.Load(t.Context(), uid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := entries(t, heir, uid)
 		for i, e := range got {
 			if e.Seq != int64(i+1) || i > 0 && e.Epoch < got[i-1].Epoch {
 				t.Fatalf("entry %d of %d has seq %d and epoch %d: the old epoch wrote after the newer one", i+1, len(got), e.Seq, e.Epoch)
@@ -94,35 +92,37 @@ func TestNewerEpochFencesOffARacingWriter(t *testing.T) {
 	}
 }
 
-func TestDeletionLeavesNothingOfARacingAppend(t *testing.T) {
+func TestPurgesThatMeetLeaveNothing(t *testing.T) {
 	databaseURL := postgrestest.Database(t)
 	one, other := openAt(t, databaseURL), openAt(t, databaseURL)
-	for round := range 30 {
-		uid := fmt.Sprintf("turn-%d", round)
-		var group sync.WaitGroup
-		group.Go(func() {
-			for seq := int64(1); ; seq++ {
-				if err := one.Append(t.Context(), uid, entry(seq, 1)); err != nil {
-					if !errors.Is(err, journal.ErrSequence) {
-						t.Errorf("Append: %v, want ErrSequence once the turn is gone", err)
-					}
-					return
-				}
-			}
-		})
-		for known := false; !known; {
-			entries, err := other.Load(t.Context(), uid)
-			if err != nil {
+	at := time.Unix(1, 0)
+	for range 10 {
+		var uids []string
+		for i := range 30 {
+			uid := fmt.Sprint("turn-", i)
+			e := entry(1, 1)
+			e.Artifacts = []journal.Artifact{journal.NewArtifact([]byte(uid))}
+			if err := one.Append(t.Context(), uid, e, entry(2, 1)); err != nil {
 				t.Fatal(err)
 			}
-			known = len(entries) > 1
+			uids = append(uids, uid)
 		}
-		if err := other.Delete(t.Context(), uid); err != nil {
-			t.Fatalf("Delete: %v", err)
+		if err := one.Retire(t.Context(), at, uids...); err != nil {
+			t.Fatal(err)
+		}
+		var group sync.WaitGroup
+		for _, s := range []*postgres.Store{one, other} {
+			group.Go(func() {
+				if _, err := s.Purge(t.Context(), at, 100); err != nil {
+					t.Errorf("Purge: %v, want two to get along", err)
+				}
+			})
 		}
 		group.Wait()
-		if got, err := other.Load(t.Context(), uid); err != nil || len(got) != 0 {
-			t.Fatalf("%d entries are left (error %v), want none", len(got), err)
+		for _, uid := range uids {
+			if got := entries(t, one, uid); len(got) != 0 {
+				t.Fatalf("%d entries of %s are left, want none", len(got), uid)
+			}
 		}
 	}
 }
@@ -132,14 +132,16 @@ func TestAppendIsOneRoundTrip(t *testing.T) {
 	s := openAt(t, p.url)
 	least := int64(100) // the first append of a kind prepares its statement, and one after a pause looks at the connection
 	for seq := range int64(10) {
+		first := entry(2*seq+1, 1)
+		first.Artifacts = []journal.Artifact{journal.NewArtifact(fmt.Append(nil, seq)), journal.NewArtifact([]byte("the same each time"))}
 		before := p.asked.Load()
-		if err := s.Append(t.Context(), "a", entry(2*seq+1, 1), entry(2*seq+2, 1)); err != nil {
+		if err := s.Append(t.Context(), "a", first, entry(2*seq+2, 1)); err != nil {
 			t.Fatal(err)
 		}
 		least = min(least, p.asked.Load()-before)
 	}
 	if least != 1 {
-		t.Errorf("an append of two entries took %d round trips, want 1", least)
+		t.Errorf("an append of two entries with artifacts took %d round trips, want 1", least)
 	}
 }
 

@@ -1,76 +1,70 @@
-// Package sqlite keeps the journal in an SQLite file, with no server to run. One goroutine writes; appends that wait
+// Package sqlite keeps the journals in an SQLite file, with no server to run. One goroutine writes; appends that wait
 // at the same time share one transaction and so one flush to disk.
 package sqlite
 
 import (
 	"context"
 	"database/sql"
-	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-	"github.com/pressly/goose/v3"
 	_ "modernc.org/sqlite" // the database driver, in Go, so that the binaries stay static
 
-	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
 )
-
-//go:embed migrations/*.sql
-var migrations embed.FS
 
 // ErrClosed is returned by calls on a store that was closed.
-var ErrClosed = errors.New("the journal is closed")
+var ErrClosed = store.ErrClosed
 
-const (
-	// busyTimeout is how long a call waits for another process that holds the file.
-	busyTimeout = 10 * time.Second
-	// maxBatch bounds the appends of one transaction.
-	maxBatch = 256
-)
+// busyTimeout is how long a call waits for another process that holds the file.
+const busyTimeout = 10 * time.Second
 
-// Store is a journal in a file. It implements journal.Journal.
+// Store is a store of journals in a file. It implements store.Store.
 type Store struct {
 	path    string
-	file    os.FileInfo // what was opened
+	file    *os.File // what was opened, to know it again; SQLite has it open by itself
+	header  [headerBytes]byte
 	db      *sql.DB
 	appends chan *appendCall
+	changes chan *change
 	closing chan struct{}
 	closed  chan struct{}
 	once    sync.Once
+
+	frequent [len(frequent)]*sql.Stmt // the variable of that name, prepared; the pool closes them
+
+	damage  atomic.Pointer[error] // the first sign that the file is damaged
+	missing atomic.Int64          // the bytes that could not be written for want of room, or of a sound disk
 }
 
-// Open opens the journal in a file, which is made with its folder if it is not there, readable by its owner only.
-// It returns when the file has the newest schema. Close must be called.
-func Open(ctx context.Context, path string) (*Store, error) {
+// Open opens the journals in a file, which is made with its folder if it is not there, readable by its owner only.
+// It returns when the file has the newest schema, and fails if it is damaged, as far as a look of 2 s can tell, or was
+// written by a newer version. Close must be called.
+func Open(ctx context.Context, path string) (_ *Store, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("failed to make the folder of the journal: %w", err)
 	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // because whoever runs the process names the file
-	if err != nil {
-		return nil, fmt.Errorf("failed to open the journal: %w", err)
-	}
-	info, err := file.Stat()
-	if err := errors.Join(err, file.Close()); err != nil {
-		return nil, fmt.Errorf("failed to open the journal: %w", err)
-	}
-	db, err := sql.Open("sqlite", dsn(path))
-	if err != nil {
-		return nil, fmt.Errorf("failed to open the journal %q: %w", path, err)
-	}
-	db.SetMaxOpenConns(4)
-	if err := migrate(ctx, db); err != nil {
-		return nil, errors.Join(fmt.Errorf("failed to bring the journal %q to the newest schema: %w", path, err), db.Close())
-	}
 	s := &Store{
-		path: path, file: info, db: db,
-		appends: make(chan *appendCall), closing: make(chan struct{}), closed: make(chan struct{}),
+		path:    path,
+		appends: make(chan *appendCall), changes: make(chan *change), closing: make(chan struct{}), closed: make(chan struct{}),
+	}
+	s.file, err = os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // because whoever runs the process names the file
+	if err != nil {
+		return nil, fmt.Errorf("failed to open the journal; it must be a file that the user of this process may read and write: %w", err)
+	}
+	s.db, err = sql.Open("sqlite", dsn(path))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("failed to open the journal %q: %w", path, err), s.file.Close())
+	}
+	s.db.SetMaxOpenConns(4)
+	if err := s.prepare(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("failed to open the journal %q: %w", path, explain(err)), s.db.Close(), s.file.Close())
 	}
 	go s.write() //nolint:contextcheck // because the writer lives as long as the store, not as long as the call that opens it
 	return s, nil
@@ -85,83 +79,23 @@ func dsn(path string) string {
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: pragmas.Encode()}).String()
 }
 
-// migrateFor bounds the attempts to bring a journal to the newest schema: another process may be at it.
-const migrateFor = 10 * time.Second
-
-func migrate(ctx context.Context, db *sql.DB) error {
-	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, migrateOnce(ctx, db) },
-		backoff.WithBackOff(backoff.NewConstantBackOff(50*time.Millisecond)), backoff.WithMaxTries(20), backoff.WithMaxElapsedTime(migrateFor))
-	return err
-}
-
-func migrateOnce(ctx context.Context, db *sql.DB) error {
-	dir, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return err
-	}
-	provider, err := goose.NewProvider(goose.DialectSQLite3, db, dir)
-	if err != nil {
-		return err
-	}
-	_, err = provider.Up(ctx)
-	return err
-}
-
-// Close ends the writer and closes the file. Appends that wait get ErrClosed. It may be called more than once.
+// Close ends the writer and closes the file. Calls that wait get ErrClosed. It may be called more than once.
 func (s *Store) Close() error {
 	var err error
 	s.once.Do(func() {
 		close(s.closing)
 		<-s.closed
-		err = s.db.Close()
+		err = errors.Join(s.db.Close(), s.file.Close()) // the file last: closing it ends the locks that the process has on it
 	})
 	return err
 }
 
-// Load returns the entries of a Turn in order.
-func (s *Store) Load(ctx context.Context, turnUID string) ([]journal.Entry, error) {
-	rows, err := s.db.QueryContext(ctx,
-		`SELECT seq, epoch, kind, time, payload FROM journal WHERE turn_uid = ? ORDER BY seq`, turnUID)
-	if err != nil {
-		return nil, err
+// isClosed reports whether Close was called.
+func (s *Store) isClosed() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
 	}
-	defer rows.Close() //nolint:errcheck // because rows.Err below reports what matters
-	var entries []journal.Entry
-	for rows.Next() {
-		var e journal.Entry
-		var at, payload string
-		if err := rows.Scan(&e.Seq, &e.Epoch, &e.Kind, &at, &payload); err != nil {
-			return nil, err
-		}
-		if e.Time, err = time.Parse(time.RFC3339Nano, at); err != nil {
-			return nil, fmt.Errorf("failed to read the time of entry %d: %w", e.Seq, err)
-		}
-		e.Payload = []byte(payload)
-		entries = append(entries, e)
-	}
-	return entries, rows.Err()
-}
-
-// Delete forgets a Turn. It is no error if there is nothing to forget.
-func (s *Store) Delete(ctx context.Context, turnUID string) error {
-	_, err := s.db.ExecContext(ctx, `DELETE FROM journal WHERE turn_uid = ?`, turnUID)
-	return err
-}
-
-// TurnUIDs returns the UIDs of all Turns that have entries.
-func (s *Store) TurnUIDs(ctx context.Context) ([]string, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT DISTINCT turn_uid FROM journal`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close() //nolint:errcheck // because rows.Err below reports what matters
-	var uids []string
-	for rows.Next() {
-		var uid string
-		if err := rows.Scan(&uid); err != nil {
-			return nil, err
-		}
-		uids = append(uids, uid)
-	}
-	return uids, rows.Err()
 }

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,10 +12,19 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if path := os.Getenv(nobody); path != "" {
+		if err := openAsNobody(path); err != nil {
+			panic(err)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func openAt(t *testing.T, path string) *sqlite.Store {
 	t.Helper()
@@ -33,19 +40,45 @@ func openAt(t *testing.T, path string) *sqlite.Store {
 	return s
 }
 
+func entry(seq int64) journal.Entry {
+	return journal.Entry{Seq: seq, Epoch: 1, Kind: journal.Prepared, Version: 1, Time: time.Unix(seq, 0).UTC(), Payload: []byte("{}")}
+}
+
+var _ store.Store = (*sqlite.Store)(nil)
+
+// shelf opens stores in files, and opens them again.
+type shelf map[journal.Journal]string
+
+func (f shelf) open(t *testing.T) *sqlite.Store {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "odd ?name#%", "journal.db")
+	s := openAt(t, path)
+	f[s] = path
+	return s
+}
+
+func (f shelf) reopen(t *testing.T, j journal.Journal) *sqlite.Store {
+	t.Helper()
+	if err := j.(*sqlite.Store).Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	s := openAt(t, f[j])
+	f[s] = f[j]
+	return s
+}
+
 func TestJournalContract(t *testing.T) {
-	paths := map[journal.Journal]string{}
-	journaltest.Run(t, func(t *testing.T) journal.Journal {
-		path := filepath.Join(t.TempDir(), "odd ?name#%", "journal.db")
-		s := openAt(t, path)
-		paths[s] = path
-		return s
-	}, func(t *testing.T, j journal.Journal) journal.Journal {
-		if err := j.(*sqlite.Store).Close(); err != nil {
-			t.Fatalf("Close: %v", err)
-		}
-		return openAt(t, paths[j])
-	})
+	f := shelf{}
+	journaltest.Run(t,
+		func(t *testing.T) journal.Journal { return f.open(t) },
+		func(t *testing.T, j journal.Journal) journal.Journal { return f.reopen(t, j) })
+}
+
+func TestKeeperContract(t *testing.T) {
+	f := shelf{}
+	journaltest.RunKeeper(t,
+		func(t *testing.T) journaltest.Keeper { return f.open(t) },
+		func(t *testing.T, k journaltest.Keeper) journaltest.Keeper { return f.reopen(t, k) })
 }
 
 func TestFileIsPrivate(t *testing.T) {
@@ -62,47 +95,29 @@ func TestFileIsPrivate(t *testing.T) {
 	}
 }
 
-func TestOpenNamesTheFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "journal.db")
-	if err := os.WriteFile(path, []byte("this is no database, it only looks like a file of some length........."), 0o600); err != nil {
+func TestCallsAfterClose(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
 		t.Fatal(err)
 	}
-	s, err := sqlite.Open(t.Context(), path)
-	if err == nil {
-		t.Fatal(errors.Join(errors.New("Open took a text file for a journal"), s.Close()))
-	}
-	if !strings.Contains(err.Error(), path) {
-		t.Errorf("error %q does not name the file %q", err, path)
-	}
-}
-
-func TestDeleteForgetsOneTurn(t *testing.T) {
-	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
-	for _, uid := range []string{"a", "b"} {
-		e := journal.Entry{Seq: 1, Epoch: 1, Kind: journal.Prepared, Time: time.Unix(1, 0), Payload: []byte("{}")}
-		if err := s.Append(t.Context(), uid, e); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 2 { // the second time there is nothing to forget
-		if err := s.Delete(t.Context(), "a"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := s.TurnUIDs(t.Context())
-	if err != nil || !slices.Equal(got, []string{"b"}) {
-		t.Errorf("TurnUIDs: %v, %v; want [b]", got, err)
-	}
-}
-
-func TestAppendAfterClose(t *testing.T) {
-	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	err := s.Append(t.Context(), "a", journal.Entry{Seq: 1, Epoch: 1})
-	if !errors.Is(err, sqlite.ErrClosed) {
-		t.Errorf("Append: %v, want ErrClosed", err)
+	_, read := journal.Collect(t.Context(), s, "a")
+	_, artifact := s.Artifact(t.Context(), "a", "b")
+	_, list := s.UIDs(t.Context(), "", 1)
+	_, purge := s.Purge(t.Context(), time.Unix(1, 0), 1)
+	_, size := s.Size(t.Context())
+	for name, err := range map[string]error{
+		"Append": s.Append(t.Context(), "a", entry(2)), "Read": read, "Artifact": artifact, "UIDs": list, "Purge": purge, "Size": size,
+		"Retire": s.Retire(t.Context(), time.Unix(1, 0), "a"), "Check": s.Check(t.Context()),
+	} {
+		if !errors.Is(err, sqlite.ErrClosed) {
+			t.Errorf("%s: %v, want ErrClosed", name, err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("the second Close: %v", err)
 	}
 }
 

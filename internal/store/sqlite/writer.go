@@ -4,44 +4,125 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"time"
 
+	sqlite3 "modernc.org/sqlite/lib"
+
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+const (
+	// maxBatch bounds the appends of one transaction.
+	maxBatch = 256
+	// maxBatchBytes bounds what they write, roughly: the append that reaches it is still part of the transaction.
+	maxBatchBytes = 16 << 20
 )
 
 // appendCall is an append that waits for the writer.
 type appendCall struct {
-	turnUID string
+	uid     string
 	entries []journal.Entry
+	bytes   int64
 	refused error      // why it cannot be written; set by the writer
 	done    chan error // buffered, so that the writer never waits
+}
+
+// change is another transaction that waits for the writer, so that it comes between appends and not in their way.
+type change struct {
+	do   func(*tx) error
+	done chan error // buffered, so that the writer never waits
+}
+
+// frequent are the statements of every append, which are prepared once.
+var frequent = [...]string{
+	selectHead: `SELECT seq, epoch FROM head WHERE uid = ?`,
+	moveHead: `INSERT INTO head (uid, seq, epoch) VALUES (?, ?, ?)
+		ON CONFLICT (uid) DO UPDATE SET seq = excluded.seq, epoch = excluded.epoch`,
+	insertEntry:    `INSERT INTO journal (uid, seq, epoch, kind, version, time, payload, artifact) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+	insertArtifact: `INSERT INTO artifact (uid, sha256, bytes, data) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+	addTotal:       `UPDATE total SET journals = journals + ?, retired = retired + ?, entries = entries + ?, artifacts = artifacts + ?`,
+}
+
+const (
+	selectHead = iota
+	moveHead
+	insertEntry
+	insertArtifact
+	addTotal
+)
+
+// tx is a transaction of the writer.
+type tx struct {
+	*sql.Tx
+	frequent *[len(frequent)]*sql.Stmt
+	added    store.Size // how much more there is than before
+}
+
+// exec does a statement and returns how many rows it has changed.
+func (t *tx) exec(query string, args ...any) (int64, error) {
+	return changed(t.Exec(query, args...)) //nolint:noctx // because the transaction carries the context
+}
+
+// often is exec for one of the frequent statements.
+func (t *tx) often(statement int, args ...any) (int64, error) {
+	return changed(t.Stmt(t.frequent[statement]).Exec(args...)) //nolint:noctx // because the transaction carries the context
+}
+
+func changed(result sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 // Append hands entries to the writer and waits until they are on disk. It returns journal.ErrFenced or
 // journal.ErrSequence for entries that do not follow what is there, and ErrClosed after Close. A ctx that ends stops the
 // waiting only while the writer has not taken the entries yet.
-func (s *Store) Append(ctx context.Context, turnUID string, entries ...journal.Entry) error {
+func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	call := &appendCall{turnUID: turnUID, entries: entries, done: make(chan error, 1)}
+	call := &appendCall{uid: uid, entries: entries, done: make(chan error, 1)}
+	for _, e := range entries {
+		call.bytes += int64(len(e.Payload))
+		for _, a := range e.Artifacts {
+			call.bytes += int64(len(a.Data))
+		}
+	}
+	return hand(ctx, s, s.appends, call, call.done)
+}
+
+// change hands a transaction to the writer and waits until it is on disk.
+func (s *Store) change(ctx context.Context, do func(*tx) error) error {
+	c := &change{do: do, done: make(chan error, 1)}
+	return hand(ctx, s, s.changes, c, c.done)
+}
+
+func hand[T any](ctx context.Context, s *Store, to chan<- T, call T, done <-chan error) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx) // which the choice below might pass over
+	}
 	select {
-	case s.appends <- call:
+	case to <- call:
+		return <-done
 	case <-s.closing:
 		return ErrClosed
 	case <-ctx.Done():
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
-	return <-call.done
 }
 
-// write owns all appends until the store closes.
+// write owns all that is written until the store closes.
 func (s *Store) write() {
 	defer close(s.closed)
 	for {
 		select {
 		case first := <-s.appends:
 			s.commit(s.collect(first))
+		case c := <-s.changes:
+			c.done <- s.transaction(c.do)
 		case <-s.closing:
 			return
 		}
@@ -50,11 +131,11 @@ func (s *Store) write() {
 
 // collect takes what else waits by now.
 func (s *Store) collect(first *appendCall) []*appendCall {
-	batch := []*appendCall{first}
-	for len(batch) < maxBatch {
+	batch, bytes := []*appendCall{first}, first.bytes
+	for len(batch) < maxBatch && bytes < maxBatchBytes {
 		select {
 		case call := <-s.appends:
-			batch = append(batch, call)
+			batch, bytes = append(batch, call), bytes+call.bytes
 		default:
 			return batch
 		}
@@ -64,14 +145,17 @@ func (s *Store) collect(first *appendCall) []*appendCall {
 
 // commit writes a batch in one transaction. A call that is refused is left out; a failure of the database is that of all.
 func (s *Store) commit(batch []*appendCall) {
-	err := s.transaction(func(tx *sql.Tx) error {
+	var bytes int64
+	err := s.transaction(func(t *tx) error {
 		for _, call := range batch {
-			if err := add(tx, call); err != nil {
+			bytes += call.bytes
+			if err := t.add(call); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+	s.remember(bytes, err)
 	for _, call := range batch {
 		if call.refused != nil {
 			call.done <- call.refused
@@ -81,23 +165,46 @@ func (s *Store) commit(batch []*appendCall) {
 	}
 }
 
-// transaction is not bound to any caller's context: a batch has many callers, and what they report has happened.
-func (s *Store) transaction(do func(*sql.Tx) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*busyTimeout)
-	defer cancel()
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
+// remember keeps in mind what could not be written, for Check to try, until as much could be.
+func (s *Store) remember(bytes int64, err error) {
+	switch c := code(err); {
+	case c == sqlite3.SQLITE_FULL || c == sqlite3.SQLITE_IOERR:
+		s.missing.Store(max(bytes, 1))
+	case err == nil && bytes >= s.missing.Load():
+		s.missing.Store(0)
 	}
-	if err := do(tx); err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	return tx.Commit()
 }
 
-func add(tx *sql.Tx, call *appendCall) error {
+// transaction is not bound to any caller's context: a batch has many callers, and what they report has happened.
+func (s *Store) transaction(do func(*tx) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*busyTimeout)
+	defer cancel()
+	begun, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return s.failed(err)
+	}
+	t := &tx{Tx: begun, frequent: &s.frequent}
+	if err := errors.Join(do(t), t.count()); err != nil {
+		// SQLite has rolled back by itself after some errors, so that of the rollback says nothing.
+		_ = t.Rollback()
+		return s.failed(err)
+	}
+	return s.failed(t.Commit())
+}
+
+// count keeps account of how much there is.
+func (t *tx) count() error {
+	if t.added == (store.Size{}) {
+		return nil
+	}
+	_, err := t.often(addTotal, t.added.Journals, t.added.Retired, t.added.Entries, t.added.Artifacts)
+	return err
+}
+
+// add writes the entries of a call, unless they are refused.
+func (t *tx) add(call *appendCall) error {
 	var seq, epoch int64
-	row := tx.QueryRow(`SELECT seq, epoch FROM journal WHERE turn_uid = ? ORDER BY seq DESC LIMIT 1`, call.turnUID) //nolint:noctx // because the transaction carries the context
+	row := t.Stmt(t.frequent[selectHead]).QueryRow(call.uid) //nolint:noctx // because the transaction carries the context
 	if err := row.Scan(&seq, &epoch); err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
@@ -106,11 +213,33 @@ func add(tx *sql.Tx, call *appendCall) error {
 		return nil //nolint:nilerr // because a refused call is no failure of the batch
 	}
 	for _, e := range call.entries {
-		_, err := tx.Exec(`INSERT INTO journal (turn_uid, seq, epoch, kind, time, payload) VALUES (?, ?, ?, ?, ?, ?)`, //nolint:noctx // because the transaction carries the context
-			call.turnUID, e.Seq, e.Epoch, string(e.Kind), e.Time.UTC().Format(time.RFC3339Nano), string(e.Payload))
+		if err := t.insert(call.uid, e); err != nil {
+			return fmt.Errorf("failed to write entry %d: %w", e.Seq, err)
+		}
+	}
+	last := call.entries[len(call.entries)-1]
+	if seq == 0 {
+		t.added.Journals++
+	}
+	t.added.Entries += int64(len(call.entries))
+	_, err := t.often(moveHead, call.uid, last.Seq, last.Epoch)
+	return err
+}
+
+func (t *tx) insert(uid string, e journal.Entry) error {
+	_, err := t.often(insertEntry, uid, e.Seq, e.Epoch, string(e.Kind), e.Version, e.Time.UTC().Format(time.RFC3339Nano), string(e.Payload), e.Artifact)
+	if err != nil {
+		return err
+	}
+	for _, a := range e.Artifacts {
+		if a.Data == nil {
+			a.Data = []byte{} // nil would be NULL
+		}
+		n, err := t.often(insertArtifact, uid, a.SHA256, a.Bytes, a.Data)
 		if err != nil {
 			return err
 		}
+		t.added.Artifacts += n
 	}
 	return nil
 }

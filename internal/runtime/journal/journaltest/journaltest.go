@@ -1,10 +1,13 @@
-// Package journaltest is the contract of journal.Journal. Every store runs it against a real database.
+// Package journaltest is the contract of journal.Journal and of store.Keeper. Every store runs it against a real database.
 package journaltest
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,15 +22,24 @@ var at = time.Date(2026, 6, 11, 15, 4, 5, 123456789, time.UTC)
 
 func entry(seq, epoch int64) journal.Entry {
 	return journal.Entry{
-		Seq: seq, Epoch: epoch, Kind: journal.ModelReplied, Time: at,
+		Seq: seq, Epoch: epoch, Kind: journal.ModelReplied, Version: 3, Time: at,
 		Payload: json.RawMessage(fmt.Sprintf(`{"text":"reply %d \u2028 <&>","n":1e400}`, seq)),
 	}
 }
 
-// Run runs the contract. open returns a new, empty journal and closes it when the test ends; reopen closes a journal
+// entries are those from a place on, so many.
+func entries(from, n int64) []journal.Entry {
+	var all []journal.Entry
+	for i := range n {
+		all = append(all, entry(from+i, 1))
+	}
+	return all
+}
+
+// Run runs the contract of a journal. open returns a new, empty one and closes it when the test ends; reopen closes one
 // that open returned and opens the same one again, as a restarted process would.
 func Run(t *testing.T, open func(t *testing.T) journal.Journal, reopen func(t *testing.T, j journal.Journal) journal.Journal) {
-	t.Run("an unknown turn has no entries", func(t *testing.T) {
+	t.Run("an unknown UID has no entries", func(t *testing.T) {
 		expect(t, open(t), "nobody")
 	})
 	t.Run("entries come back in order, as they were", func(t *testing.T) {
@@ -35,9 +47,11 @@ func Run(t *testing.T, open func(t *testing.T) journal.Journal, reopen func(t *t
 		add(t, j, "a", nil, entry(1, 1), entry(2, 1))
 		add(t, j, "b", nil, entry(1, 7))
 		add(t, j, "a", nil, entry(3, 2))
+		add(t, j, "a", nil)
 		expect(t, j, "a", entry(1, 1), entry(2, 1), entry(3, 2))
 		expect(t, j, "b", entry(1, 7))
 	})
+	t.Run("payloads come back byte for byte", func(t *testing.T) { payloads(t, open(t)) })
 	t.Run("entries survive a restart", func(t *testing.T) {
 		j := open(t)
 		add(t, j, "a", nil, entry(1, 1))
@@ -60,19 +74,156 @@ func Run(t *testing.T, open func(t *testing.T) journal.Journal, reopen func(t *t
 		add(t, j, "a", journal.ErrSequence, entry(2, 1), entry(4, 1))
 		expect(t, j, "a", entry(1, 1))
 	})
-	t.Run("of writers that race for a place one wins, and turns do not disturb each other", func(t *testing.T) {
+	t.Run("a reader begins where it likes and breaks off when it likes", func(t *testing.T) { places(t, open(t)) })
+	t.Run("a journal of many pages is read as one", func(t *testing.T) { pages(t, open(t)) })
+	t.Run("a reader holds nothing while it works", func(t *testing.T) { nested(t, open(t)) })
+	t.Run("a call whose context has ended does nothing", func(t *testing.T) { ended(t, open(t)) })
+	t.Run("artifacts are kept with their entries", func(t *testing.T) { artifacts(t, open(t), reopen) })
+	t.Run("a refused append leaves no artifact", func(t *testing.T) { refused(t, open(t)) })
+	t.Run("of writers that race for a place one wins, and journals do not disturb each other", func(t *testing.T) {
 		race(t, open(t))
 	})
 }
 
+func payloads(t *testing.T, j journal.Journal) {
+	var want []journal.Entry
+	for i, payload := range []string{
+		`{"b":1,  "a":2, "a":3}`, `"\u0000 \ud800 \/"`, `1e400`, "\"\xff not UTF-8\"", "null", "",
+		`"` + strings.Repeat("eight MiB ", 8<<20/10) + `"`, // as the version before wrote it, which had no artifacts
+	} {
+		e := entry(int64(i+1), 1)
+		e.Version, e.Payload = i, nil
+		if payload != "" {
+			e.Payload = json.RawMessage(payload)
+		}
+		want = append(want, e)
+	}
+	add(t, j, "a", nil, want...)
+	expect(t, j, "a", want...)
+
+	empty := entry(1, 1)
+	empty.Payload = json.RawMessage{}
+	add(t, j, "b", nil, empty)
+	empty.Payload = nil
+	expect(t, j, "b", empty)
+}
+
+func places(t *testing.T, j journal.Journal) {
+	add(t, j, "a", nil, entries(1, 5)...)
+	for after := range int64(7) {
+		got, err := read(t.Context(), j, "a", after, 10)
+		var want []journal.Entry
+		if after < 5 {
+			want = entries(after+1, 5-after)
+		}
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("Read after %d (error %v): -want +got:\n%s", after, err, diff)
+		}
+	}
+	for n := 1; n <= 5; n++ {
+		got, err := read(t.Context(), j, "a", 0, n)
+		if diff := cmp.Diff(entries(1, int64(n)), got); diff != "" || err != nil {
+			t.Errorf("Read that breaks off after %d (error %v): -want +got:\n%s", n, err, diff)
+		}
+	}
+	again := j.Read(t.Context(), "a", 3)
+	for range 2 { // a sequence may be read more than once
+		var seqs []int64
+		for e, err := range again {
+			if err != nil {
+				t.Fatal(err)
+			}
+			seqs = append(seqs, e.Seq)
+		}
+		if diff := cmp.Diff([]int64{4, 5}, seqs); diff != "" {
+			t.Errorf("a sequence that is read again: -want +got:\n%s", diff)
+		}
+	}
+}
+
+// pages reads journals that are larger than what a store reads at once: by entries and by bytes.
+func pages(t *testing.T, j journal.Journal) {
+	const many = 1100
+	for from := int64(1); from <= many; from += 100 {
+		add(t, j, "many", nil, entries(from, 100)...)
+	}
+	large := entries(1, 150)
+	for i := range large {
+		large[i].Payload = json.RawMessage(`"` + strings.Repeat(string(rune('a'+i%26)), journal.MaxPayload-2) + `"`)
+	}
+	for from := 0; from < len(large); from += 50 {
+		add(t, j, "large", nil, large[from:from+50]...)
+	}
+	expect(t, j, "many", entries(1, many)...)
+	expect(t, j, "large", large...)
+	got, err := read(t.Context(), j, "many", 513, 300)
+	if diff := cmp.Diff(entries(514, 300), got); diff != "" || err != nil {
+		t.Errorf("Read from within, that breaks off (error %v): -want +got:\n%s", err, diff)
+	}
+}
+
+// nested reads within reads, deeper than any store has connections, and writes at the bottom.
+func nested(t *testing.T, j journal.Journal) {
+	const deep = 40
+	kept := journal.NewArtifact([]byte("kept"))
+	first := entry(1, 1)
+	first.Artifacts = []journal.Artifact{kept}
+	add(t, j, "a", nil, first)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var down func(depth int)
+	down = func(depth int) {
+		if depth == 0 {
+			if err := j.Append(ctx, "a", entry(2, 1)); err != nil {
+				t.Fatalf("Append while entries are read: %v", err)
+			}
+			return
+		}
+		for _, err := range j.Read(ctx, "a", 0) {
+			if err != nil {
+				t.Fatalf("Read: %v, want it to hold nothing that the reads around it hold", err)
+			}
+			if _, err := j.Artifact(ctx, "a", kept.SHA256); err != nil {
+				t.Fatalf("Artifact while an entry is read: %v", err)
+			}
+			down(depth - 1)
+			break
+		}
+	}
+	down(deep)
+	expect(t, j, "a", entry(1, 1), entry(2, 1))
+}
+
+func ended(t *testing.T, j journal.Journal) {
+	add(t, j, "a", nil, entry(1, 1))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	n := 0
+	for e, err := range j.Read(ctx, "a", 0) {
+		if n++; !errors.Is(err, context.Canceled) {
+			t.Errorf("Read: %v, %v; want the context's error", e, err)
+		}
+	}
+	if n != 1 {
+		t.Errorf("Read has yielded %d times, want the error once", n)
+	}
+	if err := j.Append(ctx, "a", entry(2, 1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("Append: %v, want the context's error", err)
+	}
+	if _, err := j.Artifact(ctx, "a", "b"); !errors.Is(err, context.Canceled) {
+		t.Errorf("Artifact: %v, want the context's error", err)
+	}
+	expect(t, j, "a", entry(1, 1))
+}
+
 func race(t *testing.T, j journal.Journal) {
-	const writers, turns = 8, 20
+	const writers, journals = 8, 20
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	won := map[string]int{}
 	for range writers {
 		wg.Go(func() {
-			for i := range turns {
+			for i := range journals {
 				uid := fmt.Sprintf("turn-%d", i)
 				switch err := j.Append(t.Context(), uid, entry(1, 1)); {
 				case err == nil:
@@ -86,7 +237,7 @@ func race(t *testing.T, j journal.Journal) {
 		})
 	}
 	wg.Wait()
-	for i := range turns {
+	for i := range journals {
 		uid := fmt.Sprintf("turn-%d", i)
 		if won[uid] != 1 {
 			t.Errorf("%d writers wrote entry 1 of %s, want exactly 1", won[uid], uid)
@@ -94,6 +245,23 @@ func race(t *testing.T, j journal.Journal) {
 		expect(t, j, uid, entry(1, 1))
 	}
 }
+
+// read returns the entries after a place, at most so many.
+func read(ctx context.Context, j journal.Journal, uid string, after int64, most int) ([]journal.Entry, error) {
+	var got []journal.Entry
+	for e, err := range j.Read(ctx, uid, after) {
+		if err != nil {
+			return got, err
+		}
+		if got = append(got, e); len(got) == most {
+			break
+		}
+	}
+	return got, nil
+}
+
+// payload compares payloads as a whole, for they may be long; one that is nil is not one that is empty.
+var payload = cmp.Comparer(func(a, b json.RawMessage) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) })
 
 func add(t *testing.T, j journal.Journal, uid string, want error, entries ...journal.Entry) {
 	t.Helper()
@@ -104,11 +272,11 @@ func add(t *testing.T, j journal.Journal, uid string, want error, entries ...jou
 
 func expect(t *testing.T, j journal.Journal, uid string, want ...journal.Entry) {
 	t.Helper()
-	got, err := j.Load(t.Context(), uid)
+	got, err := read(t.Context(), j, uid, 0, -1)
 	if err != nil {
-		t.Fatalf("Load(%s): %v", uid, err)
+		t.Fatalf("Read(%s): %v", uid, err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("Load(%s): -want +got:\n%s", uid, diff)
+	if diff := cmp.Diff(want, got, payload); diff != "" {
+		t.Errorf("Read(%s): -want +got:\n%s", uid, diff)
 	}
 }

@@ -2,45 +2,167 @@ package journaltest
 
 import (
 	"context"
+	"iter"
+	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Memory is a journal that lives as long as the test. It starts no goroutine and never blocks, so that it can be used
-// within a synctest bubble. The zero value is empty and ready to use.
+// Memory is a store that lives as long as the test. It starts no goroutine and never blocks, so that it can be used
+// within a synctest bubble. The zero value is empty and ready to use. It implements Keeper.
 type Memory struct {
-	mu    sync.Mutex
-	turns map[string][]journal.Entry
+	mu       sync.Mutex
+	journals map[string]*held
 }
 
-// Load returns a copy of the entries of a Turn.
-func (m *Memory) Load(_ context.Context, turnUID string) ([]journal.Entry, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.turns[turnUID]), nil
+// held is one journal.
+type held struct {
+	entries   []journal.Entry
+	artifacts map[string]journal.Artifact
+	retired   time.Time // zero if it is not
 }
 
-// Append adds entries, all or none.
-func (m *Memory) Append(ctx context.Context, turnUID string, entries ...journal.Entry) error {
+// Read yields entries one by one: those that are appended meanwhile are among them.
+func (m *Memory) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	return store.Pages(after, func(after int64) ([]journal.Entry, bool, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, false, context.Cause(ctx)
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		h := m.journals[uid]
+		if h == nil || after >= int64(len(h.entries)) {
+			return nil, false, nil
+		}
+		return []journal.Entry{h.entries[after]}, true, nil
+	})
+}
+
+// Append adds entries with their artifacts, all or none.
+func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if err := ctx.Err(); err != nil {
-		return err
+		return context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := slices.Clone(m.turns[turnUID])
-	var last journal.Entry
-	if n := len(all); n > 0 {
-		last = all[n-1]
+	h := m.journals[uid]
+	if h == nil {
+		h = &held{artifacts: map[string]journal.Artifact{}}
 	}
-	if err := journal.Follows(last.Seq, last.Epoch, entries); err != nil {
+	var last journal.Entry
+	if n := len(h.entries); n > 0 {
+		last = h.entries[n-1]
+	}
+	if err := journal.Follows(last.Seq, last.Epoch, entries); err != nil || len(entries) == 0 {
 		return err
 	}
-	all = append(all, entries...)
-	if m.turns == nil {
-		m.turns = map[string][]journal.Entry{}
+	for _, e := range entries {
+		for _, a := range e.Artifacts {
+			if _, ok := h.artifacts[a.SHA256]; !ok {
+				a.Data = slices.Clone(a.Data)
+				h.artifacts[a.SHA256] = a
+			}
+		}
+		e.Artifacts, e.Payload = nil, slices.Clone(e.Payload)
+		if len(e.Payload) == 0 {
+			e.Payload = nil
+		}
+		h.entries = append(h.entries, e)
 	}
-	m.turns[turnUID] = all
+	if m.journals == nil {
+		m.journals = map[string]*held{}
+	}
+	m.journals[uid] = h
 	return nil
+}
+
+// Artifact returns an artifact of a UID, or journal.ErrNoArtifact.
+func (m *Memory) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
+	if err := ctx.Err(); err != nil {
+		return journal.Artifact{}, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h := m.journals[uid]; h != nil {
+		if a, ok := h.artifacts[sha256]; ok {
+			return a, nil
+		}
+	}
+	return journal.Artifact{}, journal.ErrNoArtifact
+}
+
+// Retire marks journals as retired at a time.
+func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, uid := range uids {
+		if h := m.journals[uid]; h != nil && h.retired.IsZero() {
+			h.retired = at
+		}
+	}
+	return nil
+}
+
+// Purge deletes at most so many journals that were retired at or before a time, oldest first.
+func (m *Memory) Purge(ctx context.Context, before time.Time, most int) (purged int, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	uids := m.uids(func(h *held) bool { return !h.retired.IsZero() && !h.retired.After(before) })
+	slices.SortStableFunc(uids, func(a, b string) int { return m.journals[a].retired.Compare(m.journals[b].retired) })
+	uids = uids[:min(len(uids), max(most, 0))]
+	for _, uid := range uids {
+		delete(m.journals, uid)
+	}
+	return len(uids), nil
+}
+
+// UIDs returns UIDs that have entries and are not retired, those after one, in byte order.
+func (m *Memory) UIDs(ctx context.Context, after string, most int) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	uids := m.uids(func(h *held) bool { return h.retired.IsZero() })
+	uids = slices.DeleteFunc(uids, func(uid string) bool { return uid <= after })
+	return uids[:min(len(uids), max(most, 0))], nil
+}
+
+// uids are the UIDs of some journals, in byte order.
+func (m *Memory) uids(of func(*held) bool) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(m.journals)), func(uid string) bool { return !of(m.journals[uid]) })
+}
+
+// Size returns how much there is; Bytes are those of payloads and artifacts.
+func (m *Memory) Size(ctx context.Context) (z store.Size, err error) {
+	if err := ctx.Err(); err != nil {
+		return z, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, h := range m.journals {
+		z.Journals++
+		if !h.retired.IsZero() {
+			z.Retired++
+		}
+		z.Entries += int64(len(h.entries))
+		z.Artifacts += int64(len(h.artifacts))
+		for _, e := range h.entries {
+			z.Bytes += int64(len(e.Payload))
+		}
+		for _, a := range h.artifacts {
+			z.Bytes += int64(len(a.Data))
+		}
+	}
+	return z, nil
 }

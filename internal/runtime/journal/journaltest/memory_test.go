@@ -2,6 +2,8 @@ package journaltest_test
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
@@ -11,4 +13,26 @@ func TestMemoryKeepsTheContract(t *testing.T) {
 	journaltest.Run(t,
 		func(*testing.T) journal.Journal { return &journaltest.Memory{} },
 		func(_ *testing.T, j journal.Journal) journal.Journal { return j })
+}
+
+func TestMemoryKeepsTheContractOfAKeeper(t *testing.T) {
+	journaltest.RunKeeper(t,
+		func(*testing.T) journaltest.Keeper { return &journaltest.Memory{} },
+		func(_ *testing.T, k journaltest.Keeper) journaltest.Keeper { return k })
+}
+
+func TestMemoryWithinBubbles(t *testing.T) {
+	for range 2 {
+		synctest.Test(t, func(t *testing.T) {
+			a := journal.NewArtifact([]byte("content"))
+			m := &journaltest.Memory{}
+			e := journal.Entry{Seq: 1, Epoch: 1, Time: time.Now(), Artifact: a.SHA256, Artifacts: []journal.Artifact{a}}
+			if err := m.Append(t.Context(), "a", e); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := journal.Collect(t.Context(), m, "a"); err != nil || len(got) != 1 || string(got[0].Payload) != "content" {
+				t.Errorf("Collect: %v, %v; want the entry with its payload", got, err)
+			}
+		})
+	}
 }

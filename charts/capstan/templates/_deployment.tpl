@@ -1,0 +1,217 @@
+{{/*
+A Deployment of the manager. It takes the chart (root), the component that its Pods are labelled with, the suffix of its name,
+its replicas, and the roles of its Pods, empty for all.
+*/}}
+{{- define "capstan.deployment" -}}
+{{- with .root -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ include "capstan.fullname" . }}{{ $.suffix }}
+  namespace: {{ .Release.Namespace }}
+  labels:
+    {{- merge (dict "app.kubernetes.io/component" $.component) (include "capstan.labels" . | fromYaml) | toYaml | nindent 4 }}
+spec:
+  replicas: {{ int $.replicas }}
+  selector:
+    matchLabels:
+      {{- merge (dict "app.kubernetes.io/component" $.component) (include "capstan.selectorLabels" . | fromYaml) | toYaml | nindent 6 }}
+  strategy:
+    {{- if .Values.persistence.enabled }}
+    # The volume belongs to one Pod at a time: the old one goes before the new one comes.
+    type: Recreate
+    {{- else }}
+    type: RollingUpdate
+    rollingUpdate:
+      # A new manager is up before an old one hands its Turns back.
+      maxSurge: 1
+      maxUnavailable: 0
+    {{- end }}
+  template:
+    metadata:
+      labels:
+        {{- merge (dict "app.kubernetes.io/component" $.component) (include "capstan.podLabels" . | fromYaml) | toYaml | nindent 8 }}
+      annotations:
+        {{- merge (dict "kubectl.kubernetes.io/default-container" "manager") .Values.podAnnotations | toYaml | nindent 8 }}
+    spec:
+      serviceAccountName: {{ include "capstan.serviceAccountName" . }}
+      automountServiceAccountToken: true
+      enableServiceLinks: false
+      terminationGracePeriodSeconds: {{ int .Values.terminationGracePeriodSeconds }}
+      {{- with .Values.imagePullSecrets }}
+      imagePullSecrets:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .Values.priorityClassName }}
+      priorityClassName: {{ . }}
+      {{- end }}
+      securityContext:
+        runAsNonRoot: true
+        {{- with .Values.runAsUser }}
+        runAsUser: {{ int64 . }}
+        runAsGroup: {{ int64 . }}
+        fsGroup: {{ int64 . }}
+        fsGroupChangePolicy: OnRootMismatch
+        {{- end }}
+        seccompProfile:
+          type: RuntimeDefault
+      containers:
+      - name: manager
+        image: {{ include "capstan.image" . | quote }}
+        imagePullPolicy: {{ .Values.image.pullPolicy }}
+        args:
+        - --namespace=$(POD_NAMESPACE)
+        - --executor-name=$(POD_NAME)
+        {{- with $.roles }}
+        - --roles={{ . }}
+        {{- end }}
+        {{- if .Values.store.url }}
+        - --store={{ .Values.store.url }}
+        {{- else }}
+        - --data-dir=/var/lib/capstan
+        {{- end }}
+        {{- with .Values.watchNamespaces }}
+        - --watch-namespaces={{ join "," . }}
+        {{- end }}
+        {{- if ne $.roles "executor" }}
+        - --leader-elect={{ .Values.leaderElection.enabled }}
+        - --journal-retention={{ .Values.journalRetention }}
+        {{- end }}
+        - --max-concurrent-turns={{ int .Values.maxConcurrentTurns }}
+        - --metrics-bind-address={{ if .Values.metrics.enabled }}:{{ int .Values.metrics.port }}{{ else }}0{{ end }}
+        - --health-probe-bind-address=:{{ int .Values.health.port }}
+        - --log-format={{ .Values.log.format }}
+        - --log-level={{ .Values.log.level }}
+        - --shutdown-grace-seconds={{ int .Values.shutdownGraceSeconds }}
+        - --probe-interval-seconds={{ int .Values.probeIntervalSeconds }}
+        {{- if .Values.skillsConfigMap }}
+        - --skills-file=/etc/capstan/skills/skills.yaml
+        {{- end }}
+        {{- with .Values.extraArgs }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+        env:
+        - name: POD_NAME
+          valueFrom:
+            fieldRef:
+              fieldPath: metadata.name
+        - name: POD_NAMESPACE
+          valueFrom:
+            fieldRef:
+              fieldPath: metadata.namespace
+        {{- with .Values.store.passwordSecret }}
+        {{- if .name }}
+        - name: PGPASSWORD
+          valueFrom:
+            secretKeyRef:
+              name: {{ .name }}
+              key: {{ .key }}
+        {{- end }}
+        {{- end }}
+        {{- if .Values.store.caSecret.name }}
+        - name: PGSSLROOTCERT
+          value: /etc/capstan/store/ca.crt
+        {{- end }}
+        {{- with .Values.extraEnv }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+        ports:
+        {{- if .Values.metrics.enabled }}
+        - name: metrics
+          containerPort: {{ int .Values.metrics.port }}
+          protocol: TCP
+        {{- end }}
+        - name: health
+          containerPort: {{ int .Values.health.port }}
+          protocol: TCP
+        livenessProbe:
+          httpGet:
+            path: /healthz
+            port: health
+          initialDelaySeconds: 10
+          periodSeconds: 20
+          timeoutSeconds: 5
+        readinessProbe:
+          httpGet:
+            path: /readyz
+            port: health
+          periodSeconds: 10
+          timeoutSeconds: 5
+        {{- with .Values.resources }}
+        resources:
+          {{- toYaml . | nindent 10 }}
+        {{- end }}
+        securityContext:
+          allowPrivilegeEscalation: false
+          readOnlyRootFilesystem: true
+          capabilities:
+            drop:
+            - ALL
+        volumeMounts:
+        {{- if not .Values.store.url }}
+        - name: data
+          mountPath: /var/lib/capstan
+        {{- end }}
+        - name: tmp
+          mountPath: /tmp
+        {{- if .Values.store.caSecret.name }}
+        - name: store-ca
+          mountPath: /etc/capstan/store
+          readOnly: true
+        {{- end }}
+        {{- if .Values.skillsConfigMap }}
+        - name: skills
+          mountPath: /etc/capstan/skills
+          readOnly: true
+        {{- end }}
+      volumes:
+      {{- if not .Values.store.url }}
+      - name: data
+        {{- if .Values.persistence.enabled }}
+        persistentVolumeClaim:
+          claimName: {{ include "capstan.claimName" . }}
+        {{- else }}
+        emptyDir:
+          sizeLimit: {{ .Values.persistence.emptyDirSizeLimit }}
+        {{- end }}
+      {{- end }}
+      # The root file system is read-only; SQLite spills large sorts to /tmp.
+      - name: tmp
+        emptyDir:
+          sizeLimit: 256Mi
+      {{- with .Values.store.caSecret }}
+      {{- if .name }}
+      - name: store-ca
+        secret:
+          secretName: {{ .name }}
+          items:
+          - key: {{ .key }}
+            path: ca.crt
+      {{- end }}
+      {{- end }}
+      {{- with .Values.skillsConfigMap }}
+      - name: skills
+        configMap:
+          name: {{ . }}
+          items:
+          - key: skills.yaml
+            path: skills.yaml
+      {{- end }}
+      {{- with .Values.nodeSelector }}
+      nodeSelector:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .Values.tolerations }}
+      tolerations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .Values.affinity }}
+      affinity:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .Values.topologySpreadConstraints }}
+      topologySpreadConstraints:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,58 @@
+package stack
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func TestAnAPIServerThatWasAwayIsTheSameAgain(t *testing.T) {
+	s := New(t.TempDir(), nil)
+	t.Cleanup(func() { stopped(t, s) })
+	cluster, err := s.StartControlPlane(t.Context(), filepath.Join("..", "..", "config", "crd", "bases"))
+	if err != nil {
+		t.Fatalf("StartControlPlane: %v", err)
+	}
+	c, err := client.New(rest.CopyConfig(cluster.Config), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// read says whether the API server answers within a time.
+	read := func(patience time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		return c.Get(ctx, client.ObjectKey{Name: "kept"}, &corev1.Namespace{})
+	}
+	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}); err != nil {
+		t.Fatal(err)
+	}
+	for name, away := range map[string]func() (func() error, error){"Killed": cluster.KillAPIServer, "Paused": cluster.PauseAPIServer} {
+		t.Run(name, func(t *testing.T) {
+			back, err := away()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if read(300*time.Millisecond) == nil {
+				t.Error("the API server answers while it is away")
+			}
+			if err := back(); err != nil {
+				t.Fatal(err)
+			}
+			if err := read(30 * time.Second); err != nil {
+				t.Errorf("the API server is back and has lost what was written, or its certificates: %v", err)
+			}
+		})
+	}
+	certificates := cluster.certificates
+	stopped(t, s)
+	if _, err := os.Stat(certificates); certificates == "" || !os.IsNotExist(err) {
+		t.Errorf("the folder of the certificates %q stays: %v", certificates, err)
+	}
+}

@@ -1,0 +1,259 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// skilled is a model that loads a skill before it answers.
+const skilled = `rules:
+- {when: {toolMessages: 0}, reply: {text: Let me see., toolCalls: [{id: call_1, name: load_skill, arguments: '{"key":"refunds"}'}], usage: {promptTokens: 100, completionTokens: 20}}}
+- {reply: {text: "Within a week.", usage: {promptTokens: 150, completionTokens: 10}}}
+`
+
+// ran runs the one Turn of these files, with a skill, and returns the folder of its journal.
+func ran(t *testing.T, rules string) (data string) {
+	t.Helper()
+	_, url := fake(t, rules)
+	f := complete().with(t, "agent.yaml", "  limits:", "  skills: {available: [refunds]}\n  limits:")
+	f["profile.yaml"] += "  skills: [{key: refunds, name: Refunds, content: Pay back within a week.}]\n"
+	data = t.TempDir()
+	capstan(t, "run", "-f", f.written(t, url), "--data-dir", data).mustEnd(t, cli.ExitOK)
+	return data
+}
+
+// measured are durations and hashes, which are not the matter of these tests.
+var measured = regexp.MustCompile(`, [0-9.]+ s\b|[0-9a-f]{64}`)
+
+func TestLogsOfALocalTurn(t *testing.T) {
+	t.Parallel()
+	data := ran(t, skilled)
+	got := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	want := `Turn default/first
+  run 1    executor local, epoch 1, 2026-04-09T12:00:02Z
+  agent    support
+  profile  support (helpdesk.support 1.0.0)
+  model    small of ModelProvider demo
+  prompt   4 messages, 1 tool, promptRenderHash 
+user
+| What is up?
+12:00:04Z asking small of ModelProvider demo
+12:00:04Z step 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD, asks for load_skill
+| Let me see.
+  call     load_skill (call_1)
+| {"key":"refunds"}
+12:00:05Z calling load_skill (call_1)
+12:00:05Z load_skill (call_1) succeeded, 70 bytes
+| {"content":"Pay back within a week.","key":"refunds","name":"Refunds"}
+12:00:06Z asking small of ModelProvider demo
+12:00:06Z step 2: small of ModelProvider demo, 160 tokens (150 in, 10 out), cost 0.00017 USD
+| Within a week.
+12:00:07Z Completed: the model answered
+  did      2 steps, 2 model requests, 1 tool call
+  took     280 tokens (250 in, 30 out), cost 0.00031 USD
+  source   notes/a.md
+`
+	if diff := cmp.Diff(want, measured.ReplaceAllString(got.out, "")); diff != "" {
+		t.Errorf("-want +have:\n%s", diff)
+	}
+	if got.err != "" {
+		t.Errorf("want nothing on standard error, have %q", got.err)
+	}
+	for _, args := range [][]string{{"default/first"}, {"first", "-n", "default"}, {"first", "-f"}} {
+		same := capstan(t, append([]string{"logs", "--data-dir", data}, args...)...).mustEnd(t, cli.ExitOK)
+		if same.out != got.out {
+			t.Errorf("%v: want the same, have:\n%s", args, same.out)
+		}
+	}
+}
+
+func TestRunShowsStepsAndCallsOnATerminal(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, skilled)
+	f := complete().with(t, "agent.yaml", "  limits:", "  skills: {available: [refunds]}\n  limits:")
+	f["profile.yaml"] += "  skills: [{key: refunds, name: Refunds, content: Pay back within a week.}]\n"
+	got := call{terminal: true}.run(t.Context(), "run", "-f", f.written(t, url)).mustEnd(t, cli.ExitOK)
+	want := `Asking small of ModelProvider demo: What is up?
+Step 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD, asks for load_skill
+Calling load_skill (call_1)
+load_skill (call_1) succeeded, 70 bytes
+Asking small of ModelProvider demo (request 2): What is up?
+Step 2: small of ModelProvider demo, 160 tokens (150 in, 10 out), cost 0.00017 USD
+`
+	if have := measured.ReplaceAllString(got.err, ""); !strings.HasPrefix(have, want) {
+		t.Errorf("want each request, reply and call told; -want +have:\n%s", cmp.Diff(want, have))
+	}
+	if got.out != "Within a week.\n" {
+		t.Errorf("want the answer alone on standard output, have %q", got.out)
+	}
+}
+
+func TestLogsAsJSON(t *testing.T) {
+	t.Parallel()
+	data := ran(t, skilled)
+	got := capstan(t, "logs", "first", "--data-dir", data, "-o", "json").mustEnd(t, cli.ExitOK)
+	mustSay(t, got.out, `{"seq":1,"epoch":1,"kind":"run.started","version":1,"time":"2026-04-09T12:00:02Z",`, "Pay back within a week.")
+	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "-o", "yaml").mustEnd(t, cli.ExitUsage).err, "-o must be text or json")
+}
+
+func TestExportLeavesOutWhatWasSaid(t *testing.T) {
+	t.Parallel()
+	data := ran(t, skilled)
+	said := []string{"What is up?", "Nothing much.", "Within a week.", "Pay back", "Let me see.", "Answer questions", "notes/a.md", `\"refunds\"`}
+	got := capstan(t, "export", "turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	whole := capstan(t, "export", "turn", "first", "--data-dir", data, "--with-content").mustEnd(t, cli.ExitOK)
+	for _, text := range said {
+		if strings.Contains(got.out, text) {
+			t.Errorf("want %q left out", text)
+		}
+	}
+	mustSay(t, whole.out, said...)
+	mustSay(t, got.out, `"redacted":true,"bytes":11`, `"name":"load_skill"`, `"outcome":"Succeeded"`, `"stop":"Completed"`, `"inputTokens":250`)
+	kinds := func(text string) (all []string) {
+		for line := range strings.Lines(text) {
+			var e struct{ Kind string }
+			if err := json.Unmarshal([]byte(line), &e); err != nil {
+				t.Fatalf("want JSON on each line, have %v in %q", err, line)
+			}
+			all = append(all, e.Kind)
+		}
+		return all
+	}
+	if diff := cmp.Diff(kinds(whole.out), kinds(got.out)); diff != "" {
+		t.Errorf("want the same entries either way; -whole +redacted:\n%s", diff)
+	}
+}
+
+func TestExportOfAnArtifact(t *testing.T) {
+	t.Parallel()
+	data := ran(t, "rules: [{reply: {text: \"0123456789\\e[2J\", repeat: 4000}}]")
+	logs := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	found := regexp.MustCompile(`answer +[0-9,]+ bytes, artifact ([0-9a-f]{64})`).FindStringSubmatch(logs.out)
+	if found == nil {
+		t.Fatalf("want the artifact of a long answer named, have:\n%.2000s", logs.out)
+	}
+	args := []string{"export", "turn", "first", "--data-dir", data, "--artifact", found[1]}
+	got := capstan(t, args...).mustEnd(t, cli.ExitOK)
+	if want := strings.Repeat("0123456789\x1b[2J", 4000); got.out != want {
+		t.Errorf("want the whole answer, have %d bytes", len(got.out))
+	}
+	if shown := (call{terminal: true}).run(t.Context(), args...).mustEnd(t, cli.ExitOK); strings.Contains(shown.out, "\x1b") {
+		t.Error("want nothing that steers a terminal")
+	}
+	mustSay(t, capstan(t, "export", "turn", "first", "--data-dir", data, "--artifact", strings.Repeat("0", 64)).mustEnd(t, cli.ExitFailed).err,
+		"--artifact: the journal has no such artifact")
+}
+
+func TestSeveralTurnsOfAName(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, answers)
+	data := t.TempDir()
+	for _, question := range []string{"What is up?", "What else?"} {
+		capstan(t, "run", "-f", complete().with(t, "turn.yaml", "What is up?", question).written(t, url), "--data-dir", data,
+			"--now", map[string]string{"What is up?": noon, "What else?": "2026-04-10T12:00:00Z"}[question]).mustEnd(t, cli.ExitOK)
+	}
+	newest := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	mustSay(t, newest.out, "What else?")
+	mustSay(t, newest.err, "note: "+data+" has had 2 Turns default/first; this is the newest, and --uid picks another: ", " ("+noon+")")
+	uid := regexp.MustCompile(`another: (\S+) \(`).FindStringSubmatch(newest.err)[1]
+	older := capstan(t, "logs", "first", "--data-dir", data, "--uid", uid).mustEnd(t, cli.ExitOK)
+	mustSay(t, older.out, "What is up?")
+	if older.err != "" {
+		t.Errorf("want no word about what was picked, have %q", older.err)
+	}
+	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "--uid", "x").mustEnd(t, cli.ExitFailed).err, `--uid: `, `has no Turn default/first with the UID "x"`, uid)
+}
+
+func TestLogsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	data := ran(t, skilled)
+	for name, tc := range map[string]struct {
+		reason string
+		args   []string
+		code   int
+		want   string
+	}{
+		"unknown":    {"the Turns there are, are named", []string{"logs", "other", "--data-dir", data}, cli.ExitFailed, "has no journal of Turn default/other: it has those of default/first"},
+		"namespace":  {"a name is one of a namespace", []string{"logs", "first", "-n", "b", "--data-dir", data}, cli.ExitFailed, "has no journal of Turn b/first"},
+		"two":        {"one cannot be in two namespaces", []string{"logs", "a/first", "-n", "b", "--data-dir", data}, cli.ExitUsage, "name different namespaces"},
+		"malformed":  {"a path is no name", []string{"logs", "a/b/c", "--data-dir", data}, cli.ExitUsage, "must be NAME or NAMESPACE/NAME"},
+		"no folder":  {"reading makes no journal", []string{"logs", "first", "--data-dir", filepath.Join(data, "x")}, cli.ExitFailed, "capstan run --data-dir"},
+		"none":       {"it must be said which", []string{"logs", "--data-dir", data}, cli.ExitUsage, "name one Turn"},
+		"both":       {"it is here or there", []string{"logs", "first", "--data-dir", data, "--context", "x"}, cli.ExitUsage, "[context data-dir]"},
+		"uid":        {"it picks in a folder", []string{"logs", "first", "--uid", "x"}, cli.ExitUsage, "--uid needs --data-dir"},
+		"kubeconfig": {"the way without a cluster is named", []string{"logs", "first", "--kubeconfig", filepath.Join(data, "x")}, cli.ExitUsage, "name the folder of capstan run with --data-dir"},
+		"in clear":   {"a token is a secret", []string{"logs", "first", "--server", "http://192.0.2.1:80", "--token", "t"}, cli.ExitUsage, "must begin with https"},
+		"no server":  {"nobody listens there", []string{"logs", "first", "--server", nowhere, "--token", "t"}, cli.ExitFailed, "failed to read the journal: the connection broke: "},
+		"export":     {"a kind is needed", []string{"export"}, cli.ExitUsage, "capstan export turn NAME"},
+		"uid export": {"the same flags", []string{"export", "turn", "x", "--data-dir", data}, cli.ExitFailed, "has no journal of Turn default/x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := capstan(t, tc.args...).mustEnd(t, tc.code); !strings.Contains(got.err, tc.want) {
+				t.Errorf("%s: want %q, have %q", tc.reason, tc.want, got.err)
+			}
+		})
+	}
+}
+
+func TestFollowingALocalTurn(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, "rules: [{times: 1, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
+	dir, data := complete().written(t, url), t.TempDir()
+	args := []string{"run", "-f", dir, "--data-dir", data}
+	interrupted(t, model, args...).mustEnd(t, cli.ExitInterrupted)
+
+	logs := make(chan output, 1)
+	go func() { logs <- call{}.run(t.Context(), "logs", "-f", "first", "--data-dir", data) }()
+	capstan(t, args...).mustEnd(t, cli.ExitOK)
+	got := (<-logs).mustEnd(t, cli.ExitOK)
+	mustSay(t, got.out, "  run 1    executor local, epoch 1", "  run 2    executor local, epoch 2", "| Back.\n", "Completed: the model answered\n", "resumed 1 time")
+}
+
+func TestFollowingIsInterrupted(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, "rules: [{fault: {hang: AfterHeaders}}]")
+	dir, data := complete().written(t, url), t.TempDir()
+	interrupted(t, model, "run", "-f", dir, "--data-dir", data).mustEnd(t, cli.ExitInterrupted)
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	mustSay(t, call{}.run(ctx, "logs", "-f", "first", "--data-dir", data).mustEnd(t, cli.ExitInterrupted).err, "capstan: interrupted\n")
+}
+
+func TestTurnsOfAFolderAreCompleted(t *testing.T) {
+	t.Parallel()
+	data := ran(t, skilled)
+	for _, command := range [][]string{{"logs"}, {"export", "turn"}} {
+		got := capstan(t, append(append([]string{"__complete"}, command...), "--data-dir", data, "")...).mustEnd(t, cli.ExitOK)
+		mustSay(t, got.out, "first\n")
+	}
+	got := capstan(t, "__complete", "logs", "--data-dir", filepath.Join(data, "x"), "").mustEnd(t, cli.ExitOK)
+	if strings.Contains(got.out, "first") {
+		t.Errorf("want no names where there are none, have %q", got.out)
+	}
+}
+
+func TestAConversationIsNoTurn(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, memory)
+	dir, data := conversing(t).written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	s, err := sqlite.Open(t.Context(), filepath.Join(data, "capstan-run.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	uids, err := s.UIDs(t.Context(), "", 10)
+	if err != nil || len(uids) != 2 || s.Close() != nil {
+		t.Fatalf("want the journals of a Turn and of a Session, have %v (%v)", uids, err)
+	}
+	mustSay(t, capstan(t, "logs", "chat", "--data-dir", data).mustEnd(t, cli.ExitFailed).err, "it has those of default/first")
+}

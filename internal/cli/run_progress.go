@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/transcript"
+)
+
+// longestQuestion is how many characters of the message a progress line repeats.
+const longestQuestion = 60
+
+// progress is a journal that tells a person what is added to it: each request, reply and call, and no word of them but the
+// beginning of the question.
+type progress struct {
+	journal.Journal
+	env      Environment
+	question string
+	asked    int
+}
+
+// Append adds entries and tells of them.
+func (p *progress) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
+	if err := p.Journal.Append(ctx, uid, entries...); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		p.tell(e)
+	}
+	return nil
+}
+
+// tell tells of an entry. The end is told by the report, and an entry that cannot be read is not worth a word here.
+func (p *progress) tell(e journal.Entry) {
+	if e.Kind == journal.Finalized {
+		return
+	}
+	for _, a := range e.Artifacts {
+		if a.SHA256 != e.Artifact {
+			continue
+		}
+		content, err := a.Content()
+		if err != nil {
+			return
+		}
+		e.Payload = content
+	}
+	line, err := transcript.Headline(e)
+	if err != nil || line == "" {
+		return
+	}
+	if e.Kind == journal.ModelRequested {
+		if p.asked++; p.asked > 1 {
+			line += fmt.Sprintf(" (request %d)", p.asked)
+		}
+		line += ": " + p.question
+	}
+	if e.Kind != journal.ToolFinished { // which begins with the name of the tool
+		line = strings.ToUpper(line[:1]) + line[1:]
+	}
+	p.env.tell("%s", line)
+}

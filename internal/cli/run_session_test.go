@@ -1,0 +1,145 @@
+package cli_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli"
+)
+
+// memory is a model that answers the second question only if it is told of the first answer.
+const memory = `rules:
+- {when: {contains: again, anyContains: "It is Monday."}, reply: {text: "Monday, as I said.", usage: {promptTokens: 200, completionTokens: 20}}}
+- {when: {contains: again}, reply: {text: "I have no idea."}}
+- {reply: {text: "It is Monday.", usage: {promptTokens: 100, completionTokens: 20}}}
+`
+
+const secondYAML = `apiVersion: capstan.dev/v1alpha1
+kind: Turn
+metadata: {name: second}
+spec:
+  agentRef: {name: support}
+  sessionRef: {name: chat}
+  message: Say it again.
+`
+
+const sessionYAML = `apiVersion: capstan.dev/v1alpha1
+kind: Session
+metadata: {name: chat}
+spec: {subject: Order 1042}
+`
+
+// conversing are two Turns of one Session.
+func conversing(t *testing.T) files {
+	t.Helper()
+	f := complete().with(t, "turn.yaml", "  message:", "  sessionRef: {name: chat}\n  message:")
+	f["second.yaml"] = secondYAML
+	return f
+}
+
+func TestTurnsOfOneSessionGoOnFromEachOther(t *testing.T) {
+	t.Parallel()
+	for name, manifest := range map[string]string{"made here": "", "of the manifests": sessionYAML} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			model, url := fake(t, memory)
+			f := conversing(t)
+			if manifest != "" {
+				f["session.yaml"] = manifest
+			}
+			dir, data := f.written(t, url), t.TempDir()
+			first := capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data, "-o", "json").mustEnd(t, cli.ExitOK)
+			second := capstan(t, "run", "-f", dir, "--turn", "second", "--data-dir", data, "-o", "json").mustEnd(t, cli.ExitOK)
+			turn := decoded(t, second.out)
+			if turn.Status.Result.Text != "Monday, as I said." {
+				t.Errorf("want the second Turn to know of the first, have %q", turn.Status.Result.Text)
+			}
+			for n, text := range map[int64]string{1: first.out, 2: second.out} {
+				if d := decoded(t, text).Status.Decision; d.SessionName != "chat" || d.TurnNumber != n {
+					t.Errorf("want Turn %d of Session chat, have %+v", n, d)
+				}
+			}
+			capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+			if n := model.Stats().Requests; n != 2 {
+				t.Errorf("want no Turn run again because its Session went on, have %d requests", n)
+			}
+		})
+	}
+}
+
+func TestASessionWithoutAFolderBeginsAnew(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, memory)
+	dir := conversing(t).written(t, url)
+	got := capstan(t, "run", "-f", dir, "--turn", "second").mustEnd(t, cli.ExitOK)
+	if got.out != "I have no idea.\n" {
+		t.Errorf("want no history, have %q", got.out)
+	}
+	mustSay(t, got.err, "note: Session default/chat begins anew and is forgotten at the end: name a folder with --data-dir to keep it")
+}
+
+func TestTheBudgetOfASession(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, memory)
+	f := conversing(t)
+	f["session.yaml"] = sessionYAML + "  \n"
+	f.with(t, "session.yaml", "{subject: Order 1042}", "{budget: {maxTurns: 1}}")
+	dir, data := f.written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	got := capstan(t, "run", "-f", dir, "--turn", "second", "--data-dir", data, "-o", "json").mustEnd(t, cli.ExitFailed)
+	mustSay(t, got.err, `Turn default/second: SessionClosed: the budget of Session "chat" is used up: 1 of 1 turns (spec.budget.maxTurns)`)
+	if turn := decoded(t, got.out); turn.Status.StopReason != v1alpha1.StopSessionClosed {
+		t.Errorf("want the Turn ended as in a cluster, have %+v", turn.Status)
+	}
+	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK) // it has its place already
+	f.with(t, "session.yaml", "maxTurns: 1", "maxTurns: 2")
+	got = capstan(t, "run", "-f", f.written(t, url), "--turn", "second", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	if got.out != "Monday, as I said.\n" {
+		t.Errorf("want the Session open again when its budget is raised, have %q", got.out)
+	}
+	if n := model.Stats().Requests; n != 2 {
+		t.Errorf("want a request for each Turn, have %d", n)
+	}
+}
+
+func TestAnotherSubjectMakesAnotherTurn(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, memory)
+	data := t.TempDir()
+	for _, subject := range []string{"Order 1042", "Order 1042", "Order 1043"} {
+		f := conversing(t)
+		f["session.yaml"] = strings.Replace(sessionYAML, "Order 1042", subject, 1)
+		capstan(t, "run", "-f", f.written(t, url), "--turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	}
+	if n := model.Stats().Requests; n != 2 {
+		t.Errorf("want a request for each subject, which is in the prompt, have %d", n)
+	}
+}
+
+func TestRenderOfATurnWithASession(t *testing.T) {
+	t.Parallel()
+	f := conversing(t)
+	f["session.yaml"] = sessionYAML
+	dir := f.written(t, nowhere)
+	got := capstan(t, "render", "-f", dir, "--turn", "second").mustEnd(t, cli.ExitOK)
+	mustSay(t, got.out, "Order 1042")
+	mustSay(t, got.err, "note: what was said before in Session default/chat is not shown; a run puts it before the message")
+
+	changed := strings.Replace(sessionYAML, "1042", "1043", 1)
+	diff := call{stdin: changed}.run(t.Context(), "render", "-f", dir, "--turn", "second", "--diff", "-").mustEnd(t, cli.ExitDiffers)
+	mustSay(t, diff.out, "--- standard input: Session default/chat", "-", "Order 1043", "Order 1042")
+
+	got = capstan(t, "render", "-f", complete().written(t, nowhere)).mustEnd(t, cli.ExitOK)
+	if got.err != "" {
+		t.Errorf("want no word of Sessions where there is none, have %q", got.err)
+	}
+}
+
+func TestASessionIsChecked(t *testing.T) {
+	t.Parallel()
+	f := conversing(t)
+	f["session.yaml"] = strings.Replace(sessionYAML, "{subject: Order 1042}", `{budget: {maxCost: "free"}}`, 1)
+	got := capstan(t, "run", "-f", f.written(t, nowhere), "--turn", "first").mustEnd(t, cli.ExitUsage)
+	mustSay(t, got.err, "Session default/chat: spec.budget.maxCost", "must be a decimal above 0")
+}

@@ -1,0 +1,190 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// told is what journals were told.
+type told struct{ finished, deleted []string }
+
+func (j *told) Finished(uid types.UID) { j.finished = append(j.finished, string(uid)) }
+
+func (j *told) Deleted(o client.Object) { j.deleted = append(j.deleted, o.GetName()) }
+
+// newFinished is what looks after finished Turns, on an API server in memory. It must be made within a bubble.
+func newFinished(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) (*FinishedTurns, *told) {
+	t.Helper()
+	b := newBench(t, funcs, objects...)
+	start, journals := time.Now(), &told{}
+	f := &FinishedTurns{
+		Client: b.client, Reader: b.client, Journals: journals, Log: logr.Discard(),
+		Now:   func() time.Time { return now.Add(time.Since(start)) },
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryFirst, retryMost)),
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.work(t.Context())
+	}()
+	t.Cleanup(func() {
+		f.queue.ShutDown()
+		<-done
+	})
+	return f, journals
+}
+
+func changed(t *v1alpha1.Turn) { t.Generation = 2 }
+
+func TestFinishedTurns(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		turn   *v1alpha1.Turn
+		funcs  interceptor.Funcs
+		// at is when the Turn is looked at, after it was seen.
+		at           time.Duration
+		wantGone     bool
+		wantObserved int64
+	}{
+		"Kept":           {reason: "nobody asked for its end", turn: turnWith(finished(0)), at: 1000 * time.Hour, wantObserved: 1},
+		"NotYet":         {reason: "its time is not over", turn: turnWith(finished(0), keeps(60)), at: 59 * time.Second, wantObserved: 1},
+		"Over":           {reason: "its time is over", turn: turnWith(finished(0), keeps(60)), at: 61 * time.Second, wantGone: true},
+		"OverBefore":     {reason: "its time was over while nobody looked", turn: turnWith(finished(time.Hour), keeps(60)), at: time.Second, wantGone: true},
+		"Changed":        {reason: "people wait for the newest generation to be seen", turn: turnWith(finished(0), changed), at: time.Second, wantObserved: 2},
+		"ChangedAndOver": {reason: "both", turn: turnWith(finished(0), changed, keeps(60)), at: 61 * time.Second, wantGone: true},
+		"Broken": {
+			reason: "what fails is tried again", funcs: failing(broken, broken), turn: turnWith(finished(0), changed), at: time.Minute, wantObserved: 2,
+		},
+		"Conflict": {
+			reason: "what is overtaken is looked at again", funcs: failing(conflict), turn: turnWith(finished(0), changed), at: time.Second, wantObserved: 2,
+		},
+		"Leaving": {
+			reason: "somebody's finalizer holds it", at: time.Hour, wantObserved: 1,
+			turn: turnWith(finished(0), keeps(1), func(t *v1alpha1.Turn) {
+				t.DeletionTimestamp, t.Finalizers = &metav1.Time{Time: now}, []string{"example.com/keep"}
+			}),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, journals := newFinished(t, tc.funcs, tc.turn)
+				if err := (finishedStore{f}).Add(tc.turn); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(tc.at)
+				synctest.Wait()
+				var got v1alpha1.Turn
+				err := f.Reader.Get(t.Context(), client.ObjectKeyFromObject(tc.turn), &got)
+				if gone := err != nil; gone != tc.wantGone || got.Status.ObservedGeneration != tc.wantObserved {
+					t.Errorf("%s: gone %t, observed generation %d; want %t, %d", tc.reason, gone, got.Status.ObservedGeneration, tc.wantGone, tc.wantObserved)
+				}
+				if diff := cmp.Diff([]string{"uid-one"}, journals.finished); diff != "" {
+					t.Errorf("the journals were told (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// TestATimeToLiveThatChangesCounts: it may be shortened and lengthened after the end.
+func TestATimeToLiveThatChangesCounts(t *testing.T) {
+	for name, tc := range map[string]struct{ before, after int32 }{"shortened": {3600, 60}, "lengthened": {30, 60}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				turn := turnWith(finished(0), keeps(tc.before))
+				f, _ := newFinished(t, interceptor.Funcs{}, turn)
+				all := finishedStore{f}
+				if err := all.Replace([]any{turn}, "1"); err != nil {
+					t.Fatal(err)
+				}
+				var now v1alpha1.Turn
+				key := client.ObjectKeyFromObject(turn)
+				if err := f.Reader.Get(t.Context(), key, &now); err != nil {
+					t.Fatal(err)
+				}
+				keeps(tc.after)(&now)
+				if err := errors.Join(f.Client.Update(t.Context(), &now), all.Update(&now)); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(59 * time.Second)
+				synctest.Wait()
+				if err := f.Reader.Get(t.Context(), key, &now); err != nil {
+					t.Errorf("the Turn must be kept for 60 s: %v", err)
+				}
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				if err := f.Reader.Get(t.Context(), key, &now); err == nil {
+					t.Error("the Turn must be deleted after 60 s")
+				}
+			})
+		})
+	}
+}
+
+// TestATurnThatChangedSinceItWasReadIsNotDeleted: its time to live may have been lengthened.
+func TestATurnThatChangedSinceItWasReadIsNotDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		deletes := 0
+		funcs := interceptor.Funcs{Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			if deletes++; deletes == 1 {
+				var now v1alpha1.Turn
+				if err := c.Get(ctx, client.ObjectKeyFromObject(o), &now); err != nil {
+					return err
+				}
+				keeps(3600)(&now)
+				return errors.Join(c.Update(ctx, &now), conflict)
+			}
+			return c.Delete(ctx, o, opts...)
+		}}
+		turn := turnWith(finished(0), keeps(0))
+		f, _ := newFinished(t, funcs, turn)
+		f.saw(turn)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if err := f.Reader.Get(t.Context(), client.ObjectKeyFromObject(turn), turn); err != nil || deletes != 1 {
+			t.Errorf("%d deletes, %v; want the Turn kept", deletes, err)
+		}
+	})
+}
+
+func TestTheJournalsAreToldOfDeletions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, journals := newFinished(t, interceptor.Funcs{})
+		if err := (finishedStore{f}).Delete(turnWith(finished(0))); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"one"}, journals.deleted); diff != "" {
+			t.Errorf("the journals were told (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestWhatIsHeldOfAFinishedTurnIsWhatDecides(t *testing.T) {
+	whole := turnWith(finished(time.Minute), keeps(600), changed, func(t *v1alpha1.Turn) {
+		t.Labels, t.Status.Result = map[string]string{"a": "b"}, &v1alpha1.TurnResult{Text: "a long answer"}
+	})
+	held, err := finishedStore{}.Transformer()(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := held.(*v1alpha1.Turn)
+	if cut.Spec.Message != "" || cut.Status.Result != nil || cut.Labels != nil {
+		t.Errorf("%+v is held, want no more than decides", cut)
+	}
+	if got, want := decide(view{turn: cut, now: now}), decide(view{turn: whole, now: now}); got != want {
+		t.Errorf("decided %+v, want %+v as for the whole Turn", got, want)
+	}
+}

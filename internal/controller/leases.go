@@ -1,0 +1,100 @@
+package controller
+
+import (
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// leases judges who holds a Lease by the time at which this process saw it change, and not by the times within it: the
+// clocks of other machines may be wrong by any amount. It is the way in which client-go elects a leader.
+//
+// The one worker of the executor controller and the workers of the Turn controller share it.
+type leases struct {
+	mu   sync.Mutex
+	seen map[string]sighting
+	// watching is true once all Leases that there were at the start have been seen: one that is new then was just made.
+	watching bool
+}
+
+// sighting is what this process knows of one Lease.
+type sighting struct {
+	uid  types.UID
+	spec coordinationv1.LeaseSpec
+	// changed is when this process saw the Lease as it is for the first time, with the reading of its monotonic clock.
+	changed time.Time
+	// renewed is whether the Lease has changed before the eyes of this process, so that somebody is known to be there.
+	renewed bool
+}
+
+// start notes the Leases that there are before anything happens to them. Only the first call counts.
+func (l *leases) start(all []coordinationv1.Lease, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.watching {
+		return
+	}
+	for i := range all {
+		l.note(&all[i], now)
+	}
+	l.watching = true
+}
+
+// started reports whether start was called.
+func (l *leases) started() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.watching
+}
+
+// look notes a Lease as the cache has it. left is how long its holder counts as alive from now on, 0 or less if it does not;
+// trusted is whether it may get Turns.
+//
+// A Lease is held for its duration after it was seen to change; the first look at it is a change. So the Turns of an executor
+// that died before this process led are bound anew one duration after the start, and not before: it might live. New ones
+// need more than that: the Lease must have been seen to be renewed, or speak of a renewal that is recent by the clock here.
+func (l *leases) look(lease *coordinationv1.Lease, now time.Time) (left time.Duration, trusted bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.note(lease, now)
+	duration := held(lease)
+	left = duration - now.Sub(s.changed)
+	if duration <= 0 || left <= 0 {
+		return 0, false
+	}
+	age := now.Sub(lease.Spec.RenewTime.Time)
+	return left, s.renewed || (age < duration && age > -duration)
+}
+
+// forget drops a Lease that is gone: one of that name that appears is another one.
+func (l *leases) forget(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.seen, name)
+}
+
+// note returns what is known of a Lease after this look at it.
+func (l *leases) note(lease *coordinationv1.Lease, now time.Time) sighting {
+	last, known := l.seen[lease.Name]
+	if known && last.uid == lease.UID && equality.Semantic.DeepEqual(last.spec, lease.Spec) {
+		return last
+	}
+	if l.seen == nil {
+		l.seen = map[string]sighting{}
+	}
+	s := sighting{uid: lease.UID, spec: *lease.Spec.DeepCopy(), changed: now, renewed: known || l.watching}
+	l.seen[lease.Name] = s
+	return s
+}
+
+// held is for how long a Lease is held after each renewal; 0 if it was released, or never held.
+func held(l *coordinationv1.Lease) time.Duration {
+	s := l.Spec
+	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
+		return 0
+	}
+	return time.Duration(*s.LeaseDurationSeconds) * time.Second
+}

@@ -1,0 +1,174 @@
+package controller
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// holder is an executor whose clock is off by skew.
+type holder struct {
+	lease *coordinationv1.Lease
+	skew  time.Duration
+}
+
+func newHolder(skew time.Duration, renewed time.Time) *holder {
+	return &holder{lease: leaseOf("e", 1, renewed.Add(skew)), skew: skew}
+}
+
+// renews writes the time of the holder's clock.
+func (h *holder) renews(at time.Time) {
+	h.lease.Spec.RenewTime = new(metav1.NewMicroTime(at.Add(h.skew)))
+}
+
+// TestLeases looks at a Lease of 15 s at given seconds after the start, some of which come after a change of it.
+func TestLeases(t *testing.T) {
+	const hour = time.Hour
+	renew := func(h *holder, at time.Time) { h.renews(at) }
+	release := func(h *holder, _ time.Time) { h.lease.Spec.HolderIdentity = new("") }
+	shorten := func(h *holder, _ time.Time) { h.lease.Spec.LeaseDurationSeconds = nil }
+	annotate := func(h *holder, _ time.Time) { h.lease.ResourceVersion = "2" }
+	replace := func(h *holder, _ time.Time) { h.lease.UID = "another" }
+	recreate := func(h *holder, at time.Time) { h.lease.UID = "another"; h.renews(at) }
+	type look struct {
+		at           int
+		change       func(*holder, time.Time)
+		alive, takes bool
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		skew   time.Duration
+		// age of the last renewal at the start; appears is whether there is no Lease then.
+		age     time.Duration
+		appears bool
+		looks   []look
+	}{
+		"renewed": {
+			reason: "an executor that renews lives for the duration after each renewal",
+			looks:  []look{{0, nil, true, true}, {10, renew, true, true}, {24, nil, true, true}, {25, nil, false, false}},
+		},
+		"long dead": {
+			reason: "one that died before the start gets nothing, and loses its Turns one duration after the start",
+			age:    hour,
+			looks:  []look{{0, nil, true, false}, {14, nil, true, false}, {15, nil, false, false}},
+		},
+		"just dead": {
+			reason: "one that died just before the start gets Turns until its Lease runs out",
+			age:    10 * time.Second,
+			looks:  []look{{0, nil, true, true}, {4, nil, true, true}, {5, nil, true, false}, {15, nil, false, false}},
+		},
+		"clock behind": {
+			reason: "one whose clock is behind lives, and gets Turns once it was seen to renew",
+			skew:   -hour,
+			looks:  []look{{0, nil, true, false}, {5, renew, true, true}, {19, nil, true, true}, {20, nil, false, false}},
+		},
+		"clock ahead": {
+			reason: "one whose clock is ahead lives no longer for it, and gets Turns once it was seen to renew",
+			skew:   hour,
+			looks:  []look{{0, nil, true, false}, {5, renew, true, true}, {19, nil, true, true}, {20, nil, false, false}},
+		},
+		"appears, with a clock behind": {
+			reason: "a Lease that appears was just made, whatever it says",
+			skew:   -hour, appears: true,
+			looks: []look{{0, nil, true, true}, {14, nil, true, true}, {15, nil, false, false}},
+		},
+		"released": {
+			reason: "a Lease without a holder is not held",
+			looks:  []look{{0, nil, true, true}, {1, release, false, false}, {2, nil, false, false}},
+		},
+		"without a duration": {
+			reason: "a Lease without a duration is not held",
+			looks:  []look{{0, nil, true, true}, {1, shorten, false, false}},
+		},
+		"reappearing": {
+			reason: "an executor that comes back after its Lease ran out is trusted at once",
+			looks:  []look{{0, nil, true, true}, {20, nil, false, false}, {100, renew, true, true}, {115, nil, false, false}},
+		},
+		"made anew": {
+			reason: "a Lease of the same name that replaces another was seen to be made",
+			age:    hour,
+			looks:  []look{{0, nil, true, false}, {3, recreate, true, true}},
+		},
+		"restored": {
+			reason: "so was one that says the same as that which it replaces",
+			age:    hour,
+			looks:  []look{{0, nil, true, false}, {3, replace, true, true}},
+		},
+		"annotated": {
+			reason: "a change that is not the holder's is no renewal",
+			looks:  []look{{0, nil, true, true}, {10, annotate, true, true}, {15, nil, false, false}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l leases
+			h := newHolder(tc.skew, now.Add(-tc.age))
+			if tc.appears {
+				l.start(nil, now)
+			} else {
+				l.start([]coordinationv1.Lease{*h.lease}, now)
+			}
+			for _, look := range tc.looks {
+				at := now.Add(time.Duration(look.at) * time.Second)
+				if look.change != nil {
+					look.change(h, at)
+				}
+				left, trusted := l.look(h.lease, at)
+				if alive := left > 0; alive != look.alive || trusted != look.takes {
+					t.Errorf("%s: after %d s alive is %t and may get Turns is %t, want %t and %t", tc.reason, look.at, alive, trusted, look.alive, look.takes)
+				}
+			}
+		})
+	}
+}
+
+func TestLeasesOfOneThatIsGone(t *testing.T) {
+	var l leases
+	h := newHolder(-time.Hour, now)
+	l.start([]coordinationv1.Lease{*h.lease}, now)
+	if left, _ := l.look(h.lease, now.Add(time.Minute)); left > 0 {
+		t.Fatalf("the Lease has run out, and %s are left", left)
+	}
+	l.forget(h.lease.Name)
+	if left, trusted := l.look(h.lease, now.Add(time.Minute)); left != 15*time.Second || !trusted {
+		t.Errorf("a Lease that appears was just made, got %s and %t", left, trusted)
+	}
+}
+
+func TestLeasesThatWereNeverHeld(t *testing.T) {
+	for name, change := range map[string]func(*coordinationv1.LeaseSpec){
+		"no holder":   func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = nil },
+		"no renewal":  func(s *coordinationv1.LeaseSpec) { s.RenewTime = nil },
+		"no duration": func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = new(int32(0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l leases
+			h := newHolder(0, now)
+			change(&h.lease.Spec)
+			if left, trusted := l.look(h.lease, now); left > 0 || trusted {
+				t.Errorf("nobody holds the Lease, got %s and %t", left, trusted)
+			}
+		})
+	}
+}
+
+// TestLeasesSideBySide is for the race detector: Turns are bound while Leases are renewed.
+func TestLeasesSideBySide(t *testing.T) {
+	var l leases
+	var all sync.WaitGroup
+	for worker := range 4 {
+		all.Go(func() {
+			for i := range 100 {
+				at := now.Add(time.Duration(i) * time.Second)
+				h := newHolder(0, at)
+				l.start([]coordinationv1.Lease{*h.lease}, now)
+				if left, _ := l.look(h.lease, at); left <= 0 {
+					t.Errorf("worker %d: a Lease that was just renewed has run out", worker)
+				}
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,138 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// SessionReconciler says whether a Session takes Turns, and deletes it when its time is over. What its Turns took is written
+// by their executors; a write of conditions that comes between fails, and is done again on what is there then.
+type SessionReconciler struct {
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	Now  func() time.Time
+	// Turns keeps Turns from entering a Session while it is deleted.
+	Turns *TurnReconciler
+}
+
+// SetupWithManager registers the reconciler. A Session is looked at when its spec or its totals change, when one of its Turns
+// ends or goes, and when its time is over.
+func (r *SessionReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	options := retries()
+	options.MaxConcurrentReconciles = bindingsAtOnce
+	return ctrl.NewControllerManagedBy(mgr).
+		For(&v1alpha1.Session{}, builder.WithPredicates(sessionNews())).
+		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(sessionOf), builder.WithPredicates(leavesSession())).
+		WithOptions(options).
+		Complete(r)
+}
+
+// sessionOf maps a Turn to its Session.
+func sessionOf(_ context.Context, o client.Object) []reconcile.Request {
+	t, ok := o.(*v1alpha1.Turn)
+	if !ok || t.Spec.SessionRef == nil {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}}}
+}
+
+// Reconcile looks at one Session.
+func (r *SessionReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var s v1alpha1.Session
+	if err := r.Client.Get(ctx, req.NamespacedName, &s); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !s.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, nil
+	}
+	now := r.Now()
+	left, ends := untilSessionEnds(&s, now)
+	if ends && left <= 0 {
+		mates, err := sessionMates(ctx, r.Client, s.Namespace, s.Name)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		if len(mates) == 0 {
+			return r.remove(ctx, &s)
+		}
+	}
+	// A Session that outlives its time is looked at again when one of its Turns leaves.
+	again := ctrl.Result{RequeueAfter: max(0, left)}
+	before := s.Status.DeepCopy()
+	reportSession(&s, now)
+	if equality.Semantic.DeepEqual(before, &s.Status) {
+		return again, nil
+	}
+	return written(again, r.Client.Status().Update(ctx, &s))
+}
+
+// reportSession sets whether a Session takes Turns. One whose budget is used up does not until somebody raises it, which
+// kstatus calls stalled.
+func reportSession(s *v1alpha1.Session, now time.Time) {
+	ready := finding{holds: true, reason: v1alpha1.ReasonOpen, message: "the session takes turns"}
+	if used := translate.BudgetUsed(s); used != "" {
+		ready = finding{
+			reason:  v1alpha1.ReasonBudgetUsed,
+			message: fmt.Sprintf("the budget is used up: %s; raise it to open the session again", used),
+		}
+	}
+	ready.set(&s.Status.Conditions, v1alpha1.ConditionReady, s.Generation, now)
+	if ready.holds {
+		meta.RemoveStatusCondition(&s.Status.Conditions, v1alpha1.ConditionStalled)
+	} else {
+		finding{holds: true, reason: ready.reason, message: ready.message}.set(&s.Status.Conditions, v1alpha1.ConditionStalled, s.Generation, now)
+	}
+	s.Status.ObservedGeneration = s.Generation
+}
+
+// untilSessionEnds is how long a Session is still kept; ends is false for one that is kept until somebody deletes it.
+func untilSessionEnds(s *v1alpha1.Session, now time.Time) (left time.Duration, ends bool) {
+	if s.Spec.TTLSecondsAfterLastTurn == nil {
+		return 0, false
+	}
+	since := s.CreationTimestamp.Time
+	if s.Status.LastTurnTime != nil {
+		since = s.Status.LastTurnTime.Time
+	}
+	return since.Add(time.Duration(*s.Spec.TTLSecondsAfterLastTurn) * time.Second).Sub(now), true
+}
+
+// remove deletes a Session whose time is over, unless it has changed meanwhile or the API server has an unfinished Turn that
+// names it, which the cache has not yet. While the lock is held no Turn can enter the Session: one that comes later finds it
+// gone, and makes another.
+func (r *SessionReconciler) remove(ctx context.Context, s *v1alpha1.Session) (ctrl.Result, error) {
+	r.Turns.entering.Lock()
+	defer r.Turns.entering.Unlock()
+	named, err := r.isNamed(ctx, s)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if named {
+		return ctrl.Result{RequeueAfter: staleInterval}, nil
+	}
+	return written(ctrl.Result{}, r.Client.Delete(ctx, s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}))
+}
+
+// isNamed reports whether the API server has an unfinished Turn that names a Session.
+func (r *SessionReconciler) isNamed(ctx context.Context, s *v1alpha1.Session) (bool, error) {
+	var turns v1alpha1.TurnList
+	err := r.Live.List(ctx, &turns, client.InNamespace(s.Namespace), client.Limit(1),
+		client.MatchingFields{indexTurnSession: s.Name, FieldCompletionTime: ""})
+	if err != nil {
+		return false, fmt.Errorf("failed to list the turns of session %q: %w", s.Name, err)
+	}
+	return len(turns.Items) > 0, nil
+}

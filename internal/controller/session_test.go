@@ -1,0 +1,255 @@
+package controller
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+var talk = client.ObjectKey{Namespace: "helpdesk", Name: "talk"}
+
+func (b *bench) lookAtSession(t *testing.T) (ctrl.Result, error) {
+	t.Helper()
+	r := &SessionReconciler{Client: b.client, Live: b.turns.Live, Now: b.turns.Now, Turns: b.turns}
+	return r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk})
+}
+
+func (b *bench) session(t *testing.T) *v1alpha1.Session {
+	t.Helper()
+	var s v1alpha1.Session
+	if err := b.client.Get(t.Context(), talk, &s); err != nil {
+		t.Fatal(err)
+	}
+	return &s
+}
+
+func (b *bench) hasSession(t *testing.T) bool {
+	t.Helper()
+	err := b.client.Get(t.Context(), talk, &v1alpha1.Session{})
+	if client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// showing is a client whose reads of one object show it as it was.
+func showing(c client.WithWatch, old client.Object) client.WithWatch {
+	return interceptor.NewClient(c, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if s, ok := o.(*v1alpha1.Session); ok && key == client.ObjectKeyFromObject(old) {
+				old.(*v1alpha1.Session).DeepCopyInto(s)
+				return nil
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+}
+
+func keptFor(seconds int32) func(*v1alpha1.Session) {
+	return func(s *v1alpha1.Session) { s.Spec.TTLSecondsAfterLastTurn = &seconds }
+}
+
+func lastTurn(ago time.Duration) func(*v1alpha1.Session) {
+	return func(s *v1alpha1.Session) { s.Status.LastTurnTime = new(metav1.NewMicroTime(now.Add(-ago))) }
+}
+
+func beingDeleted(s *v1alpha1.Session) {
+	s.Finalizers = []string{"example.com/keep"}
+	s.DeletionTimestamp = &metav1.Time{Time: now}
+}
+
+func TestSessionSaysWhetherItTakesTurns(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, sessionWith(took(2), keptFor(7200)))
+	says := func(status metav1.ConditionStatus, reason, message string, stalled bool) {
+		t.Helper()
+		if result, err := b.lookAtSession(t); err != nil || result.RequeueAfter != time.Hour {
+			t.Errorf("got %v, %v, want to look again when its time is over", result, err)
+		}
+		s := b.session(t)
+		c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionReady)
+		if c == nil || c.Status != status || c.Reason != reason || c.Message != message || c.ObservedGeneration != s.Generation {
+			t.Errorf("Ready is %+v, want %s, %s: %s", c, status, reason, message)
+		}
+		if got := meta.IsStatusConditionTrue(s.Status.Conditions, v1alpha1.ConditionStalled); got != stalled {
+			t.Errorf("Stalled is %t, want %t", got, stalled)
+		}
+		if s.Status.ObservedGeneration != s.Generation {
+			t.Errorf("observedGeneration is %d, want %d", s.Status.ObservedGeneration, s.Generation)
+		}
+	}
+	says(metav1.ConditionTrue, v1alpha1.ReasonOpen, "the session takes turns", false)
+	version := b.session(t).ResourceVersion
+	says(metav1.ConditionTrue, v1alpha1.ReasonOpen, "the session takes turns", false)
+	if got := b.session(t).ResourceVersion; got != version {
+		t.Error("what is no news must not be written")
+	}
+
+	s := b.session(t)
+	s.Status.Turns = 3
+	if err := b.client.Status().Update(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	says(metav1.ConditionFalse, v1alpha1.ReasonBudgetUsed,
+		"the budget is used up: 3 of 3 turns (spec.budget.maxTurns); raise it to open the session again", true)
+	s = b.session(t)
+	s.Spec.Budget.MaxTurns = new(int32(4))
+	if err := b.client.Update(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	says(metav1.ConditionTrue, v1alpha1.ReasonOpen, "the session takes turns", false)
+	if got := b.session(t).Status.Turns; got != 3 {
+		t.Errorf("status.turns is %d: the totals are the executors'", got)
+	}
+}
+
+// TestSessionThatAnExecutorWritesAtTheSameTime: the write of conditions loses, silently, and is done again.
+func TestSessionThatAnExecutorWritesAtTheSameTime(t *testing.T) {
+	b := newBench(t, failing(apierrors.NewConflict(schema.GroupResource{Resource: "sessions"}, "talk", nil)), sessionWith())
+	if result, err := b.lookAtSession(t); err != nil || result.RequeueAfter != staleInterval {
+		t.Errorf("got %v, %v, want another look soon", result, err)
+	}
+	if _, err := b.lookAtSession(t); err != nil || len(b.session(t).Status.Conditions) == 0 {
+		t.Errorf("the second write must succeed: %v", err)
+	}
+}
+
+func TestSessionEnds(t *testing.T) {
+	named := mate("names", 0)
+	for name, tc := range map[string]struct {
+		reason  string
+		session *v1alpha1.Session
+		turns   []client.Object
+		after   time.Duration
+		kept    bool
+	}{
+		"for ever":          {"one without a time is kept", sessionWith(), nil, 0, true},
+		"since creation":    {"one without Turns counts from its creation", sessionWith(keptFor(3601)), nil, time.Second, true},
+		"over":              {"its time is over to the second", sessionWith(keptFor(3600)), nil, 0, false},
+		"since last":        {"one with Turns counts from the end of the last", sessionWith(keptFor(3600), lastTurn(time.Minute)), nil, 59 * time.Minute, true},
+		"over since last":   {"and ends so long after it", sessionWith(keptFor(3600), lastTurn(time.Hour)), nil, 0, false},
+		"named":             {"a Turn that has not ended keeps it", sessionWith(keptFor(60)), []client.Object{named}, 0, true},
+		"named by finished": {"a finished one does not", sessionWith(keptFor(60)), []client.Object{mate("done", 0, finished(0))}, 0, false},
+		"being deleted":     {"one that is being deleted is left alone", sessionWith(keptFor(60), beingDeleted), nil, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, interceptor.Funcs{}, append(tc.turns, tc.session)...)
+			if result, err := b.lookAtSession(t); err != nil || result.RequeueAfter != tc.after {
+				t.Errorf("%s: got %v, %v, want to look again after %s", tc.reason, result, err, tc.after)
+			}
+			if got := b.hasSession(t); got != tc.kept {
+				t.Errorf("%s: it is there: %t, want %t", tc.reason, got, tc.kept)
+			}
+		})
+	}
+}
+
+// TestSessionIsKeptForATurnThatTheCacheHasNotYet: only the API server knows all Turns.
+func TestSessionIsKeptForATurnThatTheCacheHasNotYet(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, sessionWith(keptFor(60)), mate("just-made", 0))
+	r := &SessionReconciler{Live: b.client, Now: b.turns.Now, Turns: b.turns, Client: interceptor.NewClient(b.client, interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
+	})}
+	if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk}); err != nil || result.RequeueAfter != staleInterval {
+		t.Errorf("got %v, %v, want another look when the cache is up to date", result, err)
+	}
+	if !b.hasSession(t) {
+		t.Error("the session of a Turn that was just made is gone")
+	}
+}
+
+// TestSessionThatChangedIsNotDeleted: its time may have been changed, or a Turn may have ended.
+func TestSessionThatChangedIsNotDeleted(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, sessionWith(keptFor(60)))
+	old := b.session(t)
+	s := b.session(t)
+	s.Spec.TTLSecondsAfterLastTurn = nil
+	if err := b.client.Update(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	r := &SessionReconciler{Client: showing(b.client, old), Live: b.client, Now: b.turns.Now, Turns: b.turns}
+	if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk}); err != nil || result.RequeueAfter != staleInterval {
+		t.Errorf("got %v, %v, want another look", result, err)
+	}
+	if !b.hasSession(t) {
+		t.Error("a session that is to be kept is gone")
+	}
+}
+
+func TestSessionNews(t *testing.T) {
+	changed := func(f func(*v1alpha1.Session)) *v1alpha1.Session { return sessionWith(f) }
+	for name, tc := range map[string]struct {
+		after       *v1alpha1.Session
+		news, opens bool
+	}{
+		"another spec":    {changed(func(s *v1alpha1.Session) { s.Generation++ }), true, true},
+		"another session": {changed(func(s *v1alpha1.Session) { s.UID = "another" }), true, true},
+		"totals":          {changed(func(s *v1alpha1.Session) { s.Status.Turns = 1 }), true, false},
+		"usage":           {changed(func(s *v1alpha1.Session) { s.Status.Usage = &v1alpha1.Usage{TotalTokens: 1} }), true, false},
+		"conditions": {changed(func(s *v1alpha1.Session) {
+			s.Status.ObservedGeneration = 1
+			s.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady}}
+		}), false, false},
+		"a label": {changed(func(s *v1alpha1.Session) { s.Labels = map[string]string{"a": "b"} }), false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := event.UpdateEvent{ObjectOld: sessionWith(), ObjectNew: tc.after}
+			if got := sessionNews().Update(e); got != tc.news {
+				t.Errorf("for the session: let through: %t, want %t", got, tc.news)
+			}
+			if got := sessionOpens().Update(e); got != tc.opens {
+				t.Errorf("for its turns: let through: %t, want %t", got, tc.opens)
+			}
+		})
+	}
+	if !sessionOpens().Delete(event.DeleteEvent{Object: sessionWith()}) || sessionOpens().Create(event.CreateEvent{Object: sessionWith()}) {
+		t.Error("a session that goes lets its Turns have another, and one that appears was made for one")
+	}
+}
+
+// TestNoTurnEntersASessionWhileItIsDeleted: between the look for Turns that name it and the deletion none may come.
+func TestNoTurnEntersASessionWhileItIsDeleted(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, turnWith(inSession), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now), sessionWith(keptFor(60)))
+	entered, looked := 0, 0
+	b.turns.Live = interceptor.NewClient(b.client, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			entered++
+			if b.turns.entering.TryLock() {
+				b.turns.entering.Unlock()
+				t.Error("a Session may be deleted while a Turn enters it")
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			looked++
+			if b.turns.entering.TryRLock() {
+				b.turns.entering.RUnlock()
+				t.Error("a Turn may enter a Session while it is deleted")
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	if _, err := b.look(t, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.client.Delete(t.Context(), b.turn(t, "one")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.lookAtSession(t); err != nil || b.hasSession(t) {
+		t.Errorf("the Session must be gone: %v", err)
+	}
+	if entered != 1 || looked != 1 {
+		t.Errorf("the Session was entered %d times and searched %d times, want once each", entered, looked)
+	}
+}

@@ -1,0 +1,84 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// session returns the Session that a Turn names, as the API server has it: what is left of its budget must be right. It is
+// nil for a Turn without one, and where the Session has gone since the Turn was bound.
+func (e *Executor) session(ctx context.Context, t *v1alpha1.Turn) (*v1alpha1.Session, error) {
+	if t.Spec.SessionRef == nil {
+		return nil, nil //nolint:nilnil // because "none" is an answer, not an error
+	}
+	var s v1alpha1.Session
+	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
+	if err := e.Reader.Get(ctx, key, &s); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil //nolint:nilnil // because "gone" is an answer, not an error
+		}
+		return nil, &unreadError{fmt.Errorf("failed to get session %q: %w", key.Name, err)}
+	}
+	return &s, nil
+}
+
+// unreadError is something that could not be read and is worth another try, as while the API server is away.
+type unreadError struct{ error }
+
+// Unwrap returns the cause.
+func (e *unreadError) Unwrap() error { return e.error }
+
+// sessionGone is the wait of a Turn that has no prompt yet for a Session that was deleted after the Turn was bound.
+func sessionGone(name string) error {
+	return &notReadyError{v1alpha1.TurnReasonWaitingForSession, fmt.Sprintf("Session %q was deleted; it is made anew", name)}
+}
+
+// total writes what the Turns of a Session took by now into its status, until that succeeds. It comes before the end of the
+// Turn is written, so that whoever sees that end sees these totals.
+func (e *Executor) total(ctx context.Context, t *v1alpha1.Turn, place *turn.Place, end time.Time) {
+	if place == nil {
+		return
+	}
+	key := client.ObjectKey{Namespace: t.Namespace, Name: place.Name}
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		return struct{}{}, e.writeTotals(ctx, key, t.Name, place, end)
+	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
+		if !apierrors.IsConflict(err) { // somebody else changed the Session: that is no news to anybody
+			e.Log.Error(err, "Failed to write the status of a session, trying again", "session", key, "in", wait)
+		}
+	}))
+	if err != nil {
+		e.Log.Error(err, "Gave up writing the status of a session", "session", key)
+	}
+}
+
+// writeTotals writes the totals once. A Session that has gone, or was made anew meanwhile, has no use for them.
+func (e *Executor) writeTotals(ctx context.Context, key client.ObjectKey, turnName string, place *turn.Place, end time.Time) error {
+	var s v1alpha1.Session
+	if err := e.Reader.Get(ctx, key, &s); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if string(s.UID) != place.UID || !translate.SessionTotals(&s, place.Totals, turnName, end) {
+		return nil
+	}
+	err := e.Client.Status().Update(ctx, &s)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case isRefused(err):
+		return backoff.Permanent(errors.Join(errors.New("the API server refused the totals of the session, which its history has"), err))
+	}
+	return err
+}

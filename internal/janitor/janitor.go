@@ -1,0 +1,244 @@
+// Package janitor forgets the journals of Turns and Sessions that are gone, a while after they went.
+//
+// It learns of deletions in two ways. A watch hints at one at once; the API server's word is asked before anything is done.
+// And every now and then all journals are held against all objects, which finds what was deleted while nobody watched.
+package janitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// Janitor retires the journals of objects that are gone, and purges those that were retired long enough ago. It implements
+// manager.Runnable.
+type Janitor struct {
+	// Store of the journals.
+	Store store.Keeper
+	// Reader reads from the API server. A cache may be behind, so that its word is not enough to forget a journal.
+	Reader client.Reader
+	// Cache whose Turns and Sessions are watched. Turns that have finished are not in it.
+	Cache cache.Cache
+	// Sweep makes the janitor look for journals of objects that are in no namespace any more. It needs the right to list
+	// the objects of all namespaces, and a store that no other installation shares.
+	Sweep bool
+	// Retention is how long a journal is kept after its object was deleted, from 0.
+	Retention time.Duration
+	// Now is the time of day.
+	Now func() time.Time
+	Log logr.Logger
+
+	// interval between two rounds; 0 for what follows from Retention.
+	interval time.Duration
+	doubts   doubts
+}
+
+const (
+	// settleTime is how long a Turn that has left the watch of unfinished ones may take to appear among the finished ones,
+	// before the API server is asked what became of it. A run that was cut off by the deletion has stopped by then.
+	settleTime = 2 * time.Second
+	// retryTime is how long after a failed round the next one follows.
+	retryTime = time.Minute
+	// purgeBatch is how many journals are purged at once, and purgePause the time between two batches, in which others write.
+	purgeBatch = 100
+	purgePause = 50 * time.Millisecond
+	// storeTimeout bounds one call of the store.
+	storeTimeout = time.Minute
+)
+
+// NeedLeaderElection is true: one process does it.
+func (j *Janitor) NeedLeaderElection() bool { return true }
+
+// Start works until ctx ends.
+func (j *Janitor) Start(ctx context.Context) error {
+	unwatch, err := j.watch(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // because a start that was cut short by the stop has not failed
+		}
+		return err
+	}
+	j.work(ctx)
+	return unwatch()
+}
+
+// work makes a round at once and then at intervals, and follows up hints meanwhile.
+func (j *Janitor) work(ctx context.Context) {
+	round := time.NewTimer(0)
+	defer round.Stop()
+	follow := newTimer()
+	defer follow.Stop()
+	due := newTimer()
+	defer due.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-round.C:
+			round.Reset(j.round(ctx))
+		case <-j.doubts.hinted():
+			follow.Reset(settleTime)
+		case <-follow.C:
+			retired, left := j.followUp(ctx)
+			if left {
+				follow.Reset(settleTime)
+			}
+			if retired {
+				due.Reset(j.Retention)
+			}
+		case <-due.C:
+			j.report("purge journals", j.purge(ctx))
+			j.measure(ctx)
+		}
+	}
+}
+
+// newTimer returns a timer that does not run.
+func newTimer() *time.Timer {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
+}
+
+// every is the time between two rounds: a journal is kept a quarter longer than asked for at most, or a minute.
+func (j *Janitor) every() time.Duration {
+	if j.interval > 0 {
+		return j.interval
+	}
+	return min(max(j.Retention/4, time.Minute), time.Hour)
+}
+
+// round sweeps, purges and measures. It returns when the next one is due.
+func (j *Janitor) round(ctx context.Context) time.Duration {
+	var swept error
+	if j.Sweep {
+		swept = j.sweep(ctx)
+		j.report("look for journals of objects that are gone", swept)
+	}
+	purged := j.purge(ctx)
+	j.report("purge journals", purged)
+	j.measure(ctx)
+	if swept != nil || purged != nil {
+		return min(j.every(), retryTime)
+	}
+	return j.every()
+}
+
+// report logs a failure, unless the stop has cut something short. A failure costs disk space only.
+func (j *Janitor) report(what string, err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		j.Log.Error(err, "Failed to "+what)
+	}
+}
+
+// followUp asks the API server about what was hinted at, and retires the journals of what is gone. left says that some
+// hints are to be followed up later.
+func (j *Janitor) followUp(ctx context.Context) (retired, left bool) {
+	var gone []string
+	for uid, d := range j.doubts.due(j.Now()) {
+		isGone, err := j.isGone(ctx, uid, d)
+		if err != nil {
+			j.report("learn whether an object is gone", err)
+			j.doubts.hint(uid, d.object, j.Now())
+			continue
+		}
+		if isGone {
+			gone = append(gone, string(uid))
+		}
+	}
+	if len(gone) > 0 {
+		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+		defer cancel()
+		err := j.Store.Retire(bounded, j.Now(), gone...)
+		j.report("retire journals", err) // the next sweep makes up for it
+		retired = err == nil
+	}
+	return retired, j.doubts.any()
+}
+
+// purge deletes the journals whose time is over, in batches, so that appends get their turn.
+func (j *Janitor) purge(ctx context.Context) error {
+	before := j.Now().Add(-j.Retention)
+	for {
+		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+		n, err := j.Store.Purge(bounded, before, purgeBatch)
+		cancel()
+		metrics.Purged(n)
+		if err != nil {
+			return fmt.Errorf("failed to purge the journals that were retired until %s: %w", before.Format(time.RFC3339), err)
+		}
+		if n < purgeBatch {
+			return nil
+		}
+		pause := time.NewTimer(purgePause)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return ctx.Err()
+		case <-pause.C:
+		}
+	}
+}
+
+// measure tells the metrics how much there is.
+func (j *Janitor) measure(ctx context.Context) {
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	size, err := j.Store.Size(bounded)
+	if err != nil {
+		j.report("learn the size of the journals", err)
+		return
+	}
+	metrics.Journals(size)
+}
+
+// watch lets the watches of Turns and Sessions hint at deletions, until unwatch is called.
+func (j *Janitor) watch(ctx context.Context) (unwatch func() error, err error) {
+	var undo []func() error
+	unwatch = func() error {
+		var errs []error
+		for _, u := range undo {
+			errs = append(errs, u())
+		}
+		return errors.Join(errs...)
+	}
+	for _, o := range []client.Object{&v1alpha1.Turn{}, &v1alpha1.Session{}} {
+		informer, err := j.Cache.GetInformer(ctx, o)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("failed to watch %T: %w", o, err), unwatch())
+		}
+		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(o any) {
+			if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			if gone, ok := o.(client.Object); ok {
+				j.left(gone)
+			}
+		}})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("failed to watch %T: %w", o, err), unwatch())
+		}
+		undo = append(undo, func() error { return informer.RemoveEventHandler(registration) })
+	}
+	return unwatch, nil
+}
+
+// left is told of an object that has left the cache: a Session that is gone, or a Turn that is gone or has finished.
+func (j *Janitor) left(o client.Object) { j.doubts.leave(o.GetUID(), objectOf(o), j.Now()) }
+
+// Finished is told of a Turn that has finished, so that it has left the cache for that. It never blocks.
+func (j *Janitor) Finished(uid types.UID) { j.doubts.finish(uid, j.Now()) }
+
+// Deleted is told of an object that is gone. It never blocks.
+func (j *Janitor) Deleted(o client.Object) { j.doubts.hint(o.GetUID(), objectOf(o), j.Now()) }

@@ -1,0 +1,338 @@
+package janitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var errAway = errors.New("the API server is away")
+
+// room is a janitor at work, with its store and its API server.
+type room struct {
+	*Janitor
+	store *keeper
+	api   client.WithWatch
+	// gets and pages count what the API server was asked.
+	gets, pages atomic.Int64
+	// apiError is what the API server answers while it is set.
+	apiError atomic.Pointer[error]
+}
+
+// keeper is a store in memory that calls listing before it lists its journals, and counts the batches it purges.
+type keeper struct {
+	journaltest.Memory
+	listing func()
+	batches int
+}
+
+func (k *keeper) UIDs(ctx context.Context, after string, most int) ([]string, error) {
+	if k.listing != nil {
+		k.listing()
+	}
+	return k.Memory.UIDs(ctx, after, most)
+}
+
+func (k *keeper) Purge(ctx context.Context, before time.Time, most int) (int, error) {
+	k.batches++
+	return k.Memory.Purge(ctx, before, most)
+}
+
+// kept are the UIDs of the journals that are there, retired ones included.
+func (r *room) kept(t *testing.T, of ...string) []string {
+	t.Helper()
+	var left []string
+	for _, uid := range of {
+		entries, err := journal.Collect(t.Context(), r.store, uid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(entries) > 0 {
+			left = append(left, uid)
+		}
+	}
+	return left
+}
+
+func (r *room) keep(t *testing.T, uids ...string) {
+	t.Helper()
+	for _, uid := range uids {
+		if err := r.store.Append(t.Context(), uid, journal.Entry{Seq: 1, Epoch: 1, Kind: "note", Version: 1, Payload: []byte("{}")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func newRoom(t *testing.T, retention time.Duration, objects ...client.Object) *room {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	r := &room{store: &keeper{}}
+	r.api = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			r.gets.Add(1)
+			if err := r.apiError.Load(); err != nil {
+				return *err
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
+			if _, ok := l.(*metav1.PartialObjectMetadataList); !ok {
+				t.Errorf("all of the objects was asked for, want their metadata alone")
+			}
+			r.pages.Add(1)
+			if err := r.apiError.Load(); err != nil {
+				return *err
+			}
+			return c.List(ctx, l, opts...)
+		},
+	}).Build()
+	r.Janitor = &Janitor{Store: r.store, Reader: r.api, Retention: retention, Now: time.Now, Log: logr.Discard()}
+	return r
+}
+
+// works runs the janitor until the test ends.
+func (r *room) works(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.work(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	synctest.Wait()
+}
+
+func turnOf(name string) *v1alpha1.Turn {
+	return &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, UID: types.UID("uid-" + name)}}
+}
+
+func sessionOf(name string) *v1alpha1.Session {
+	return &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, UID: types.UID("uid-" + name)}}
+}
+
+// TestHints: what becomes of a journal after its object has left a watch.
+func TestHints(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		objects []client.Object
+		hint    func(*room)
+		kept    bool
+		gets    int64
+	}{
+		"Deleted": {
+			reason: "nobody needs the journal of a Turn that is gone", gets: 1,
+			hint: func(r *room) { r.Deleted(turnOf("a")) },
+		},
+		"Session": {
+			reason: "nor that of a Session", gets: 1,
+			hint: func(r *room) { r.Deleted(sessionOf("a")) },
+		},
+		"Finished": {
+			reason: "a Turn that has finished is there, and costs no question", objects: []client.Object{turnOf("a")}, kept: true,
+			hint: func(r *room) { r.left(turnOf("a")); r.Finished("uid-a") },
+		},
+		"FinishedFirst": {
+			reason: "the two watches are not in step", objects: []client.Object{turnOf("a")}, kept: true,
+			hint: func(r *room) { r.Finished("uid-a"); r.left(turnOf("a")) },
+		},
+		"FinishedAndGone": {
+			reason: "a finished Turn that is deleted leaves the other watch", gets: 1,
+			hint: func(r *room) { r.Finished("uid-a"); r.Deleted(turnOf("a")); r.left(turnOf("a")) },
+		},
+		"Left": {
+			reason: "a Turn that is deleted before its end finishes nowhere", gets: 1,
+			hint: func(r *room) { r.left(turnOf("a")) },
+		},
+		"Lagging": {
+			reason: "the API server's word counts", objects: []client.Object{turnOf("a")}, kept: true, gets: 1,
+			hint: func(r *room) { r.Deleted(turnOf("a")) },
+		},
+		"MadeAnew": {
+			reason: "a new Turn of the old name is another one", gets: 1,
+			objects: []client.Object{&v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "a", UID: "uid-new"}}},
+			hint:    func(r *room) { r.Deleted(turnOf("a")) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRoom(t, 0, tc.objects...)
+				r.works(t)
+				r.keep(t, "uid-a", "uid-other")
+				tc.hint(r)
+				time.Sleep(2 * settleTime)
+				synctest.Wait()
+				want := []string{"uid-other"}
+				if tc.kept {
+					want = []string{"uid-a", "uid-other"}
+				}
+				if diff := cmp.Diff(want, r.kept(t, "uid-a", "uid-other")); diff != "" || r.gets.Load() != tc.gets {
+					t.Errorf("%s: %d questions, want %d; journals (-want +got):\n%s", tc.reason, r.gets.Load(), tc.gets, diff)
+				}
+				if d := &r.doubts; len(d.open) > 0 {
+					t.Errorf("%d hints are left, want none", len(d.open))
+				}
+			})
+		})
+	}
+}
+
+func TestAJournalIsKeptForItsRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const retention = 10 * time.Minute
+		r := newRoom(t, retention)
+		r.works(t)
+		r.keep(t, "uid-a")
+		r.Deleted(turnOf("a"))
+		time.Sleep(retention)
+		synctest.Wait()
+		if len(r.kept(t, "uid-a")) == 0 {
+			t.Error("the journal was purged too early")
+		}
+		time.Sleep(2 * settleTime)
+		synctest.Wait()
+		if len(r.kept(t, "uid-a")) > 0 {
+			t.Error("the journal must be purged when its retention is over")
+		}
+	})
+}
+
+func TestAHintOutlivesAnAPIServerThatIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, 0)
+		r.works(t)
+		r.keep(t, "uid-a")
+		r.apiError.Store(&errAway)
+		r.Deleted(turnOf("a"))
+		time.Sleep(time.Hour)
+		if len(r.kept(t, "uid-a")) == 0 {
+			t.Fatal("an API server that is away does not say that the Turn is gone")
+		}
+		r.apiError.Store(nil)
+		time.Sleep(2 * settleTime)
+		synctest.Wait()
+		if len(r.kept(t, "uid-a")) > 0 {
+			t.Error("the hint must be followed up when the API server is back")
+		}
+	})
+}
+
+func TestHintsAreBounded(t *testing.T) {
+	r := newRoom(t, 0)
+	now := time.Unix(1, 0)
+	r.Now = func() time.Time { return now }
+	for i := range 2 * maxDoubts {
+		r.Deleted(turnOf(fmt.Sprint(i)))
+		r.Finished(types.UID(fmt.Sprint("early-", i)))
+	}
+	if d := &r.doubts; len(d.open) != maxDoubts || len(d.finished) != maxDoubts {
+		t.Errorf("%d and %d are kept, want at most %d each", len(d.open), len(d.finished), maxDoubts)
+	}
+}
+
+func TestSweep(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		sweep   bool
+		objects []client.Object
+		setup   func(*testing.T, *room)
+		want    []string
+		pages   int64
+	}{
+		"Orphans": {
+			reason: "what has no object goes, Turns and Sessions alike", sweep: true,
+			objects: []client.Object{turnOf("a"), sessionOf("b")}, want: []string{"uid-a", "uid-b"}, pages: 2,
+		},
+		"NotAsked": {
+			reason: "who sees some namespaces knows nothing of the others", want: []string{"uid-a", "uid-b", "uid-c"},
+		},
+		"Begun": {
+			reason: "an executor begins a journal while the janitor looks", sweep: true, want: []string{"uid-c"}, pages: 2,
+			setup: func(t *testing.T, r *room) {
+				r.store.listing = func() {
+					if err := r.api.Create(t.Context(), turnOf("c")); err != nil {
+						t.Error(err)
+					}
+				}
+			},
+		},
+		"Away": {
+			reason: "half a list says nothing about the other half", sweep: true, want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,
+			setup: func(_ *testing.T, r *room) { r.apiError.Store(&errAway) },
+		},
+		"AllFound": {
+			reason: "the rest is not asked for", sweep: true, want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,
+			objects: []client.Object{turnOf("a"), turnOf("b"), turnOf("c")},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRoom(t, 0, tc.objects...)
+			r.Sweep = tc.sweep
+			r.keep(t, "uid-a", "uid-b", "uid-c")
+			if tc.setup != nil {
+				tc.setup(t, r)
+			}
+			again := r.round(t.Context())
+			if diff := cmp.Diff(tc.want, r.kept(t, "uid-a", "uid-b", "uid-c")); diff != "" || r.pages.Load() != tc.pages {
+				t.Errorf("%s: %d pages, want %d; journals (-want +got):\n%s", tc.reason, r.pages.Load(), tc.pages, diff)
+			}
+			if again != time.Minute {
+				t.Errorf("the next round is in %s, want a minute", again)
+			}
+		})
+	}
+}
+
+func TestSweepOfManyPages(t *testing.T) {
+	r := newRoom(t, 0, turnOf("7"), turnOf(fmt.Sprint(2*storePage)))
+	r.Sweep = true
+	var all []string
+	for i := range 2*storePage + 1 {
+		all = append(all, fmt.Sprint("uid-", i))
+	}
+	r.keep(t, all...)
+	synctest.Test(t, func(t *testing.T) { r.round(t.Context()) })
+	if got, want := r.kept(t, all...), []string{"uid-7", fmt.Sprint("uid-", 2*storePage)}; !slices.Equal(got, want) {
+		t.Errorf("%d journals are left, want %v", len(got), want)
+	}
+	if want := (len(all)-2)/purgeBatch + 1; r.store.batches != want {
+		t.Errorf("purged in %d batches, want %d, so that others get their turn", r.store.batches, want)
+	}
+}
+
+func TestEvery(t *testing.T) {
+	for retention, want := range map[time.Duration]time.Duration{
+		0: time.Minute, time.Minute: time.Minute, time.Hour: 15 * time.Minute, 24 * time.Hour: time.Hour,
+	} {
+		if got := (&Janitor{Retention: retention}).every(); got != want {
+			t.Errorf("with a retention of %s a round every %s, want %s", retention, got, want)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package manager
+
+import (
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/controller"
+	"github.com/capstan-dev/capstan/internal/executor"
+)
+
+// cacheOptions say what this process keeps of the cluster: what it works with, and no more.
+func cacheOptions(o Options) cache.Options {
+	options := cache.Options{
+		DefaultTransform: withoutBookkeeping,
+		ByObject: map[client.Object]cache.ByObject{
+			&v1alpha1.Turn{}:    {Field: turnsOf(o)},
+			&corev1.ConfigMap{}: {Transform: identityOnly},
+			&coordinationv1.Lease{}: {
+				Namespaces: map[string]cache.Config{o.Namespace: {}},
+				Label:      labels.SelectorFromSet(labels.Set{executor.LeaseLabel: executor.LeaseLabelValue}),
+			},
+		},
+	}
+	if len(o.WatchNamespaces) > 0 {
+		options.DefaultNamespaces = map[string]cache.Config{}
+		for _, ns := range o.WatchNamespaces {
+			options.DefaultNamespaces[ns] = cache.Config{}
+		}
+	}
+	return options
+}
+
+// turnsOf selects the Turns that a process works with: those that have not finished, and of them, for an executor alone, those
+// that are bound to it. A Turn that finishes leaves the cache as if it were deleted.
+func turnsOf(o Options) fields.Selector {
+	unfinished := fields.OneTermEqualSelector(controller.FieldCompletionTime, "")
+	if o.has(RoleController) {
+		return unfinished
+	}
+	return fields.AndSelectors(fields.OneTermEqualSelector(controller.FieldExecutor, o.ExecutorName), unfinished)
+}
+
+// withoutBookkeeping strips what the API server and kubectl note about who wrote what, before the cache keeps an object:
+// nobody here asks for it, and kubectl's note is a second copy of the object. A write of status does not touch either.
+func withoutBookkeeping(in any) (any, error) {
+	o, err := meta.Accessor(in)
+	if err != nil {
+		return in, nil //nolint:nilerr // because what is no object, such as a tombstone, stays as it is
+	}
+	if o.GetManagedFields() != nil {
+		o.SetManagedFields(nil)
+	}
+	if a := o.GetAnnotations(); a[corev1.LastAppliedConfigAnnotation] != "" {
+		delete(a, corev1.LastAppliedConfigAnnotation)
+		o.SetAnnotations(a)
+	}
+	return in, nil
+}

@@ -1,0 +1,51 @@
+package manager
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+func TestTheCacheHoldsTheTurnsThatARoleWorksWith(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		roles  []string
+		want   string
+	}{
+		"Both":       {"whoever may lead needs all that are to be bound", nil, "status.completionTime="},
+		"Controller": {"the same", []string{RoleController}, "status.completionTime="},
+		"Executor":   {"others' Turns are not its own", []string{RoleExecutor}, "status.executor.name=capstan-3,status.completionTime="},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := turnsOf(Options{Roles: tc.roles, ExecutorName: "capstan-3"}).String(); got != tc.want {
+				t.Errorf("%s: selects %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestTheCacheKeepsNoBookkeeping(t *testing.T) {
+	full := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{
+		Name: "one", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+		Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "example.com/kept": "yes"},
+	}}
+	want := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "one", Annotations: map[string]string{"example.com/kept": "yes"}}}
+	for range 2 { // it may be applied to what it has returned
+		got, err := withoutBookkeeping(full)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("the cache must keep what somebody reads (-want +got):\n%s", diff)
+		}
+	}
+	tombstone := toolscache.DeletedFinalStateUnknown{Key: "a/b"}
+	if got, err := withoutBookkeeping(tombstone); err != nil || got != any(tombstone) {
+		t.Errorf("got %v, %v; want what is no object as it was", got, err)
+	}
+}

@@ -1,0 +1,43 @@
+package manager
+
+import (
+	"context"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/readapi"
+)
+
+// addReads adds the read API, on every replica, and returns what the Lease of the executor says of it.
+func (p *parts) addReads(ctx context.Context) (annotations map[string]string, err error) {
+	o := p.options
+	annotations = map[string]string{readapi.AddressAnnotation: "", readapi.PortAnnotation: ""}
+	if o.ReadBindAddress == "" || o.ReadBindAddress == "0" {
+		return annotations, nil
+	}
+	p.reads, err = readapi.Listen(ctx, readapi.Options{
+		Address: o.ReadBindAddress, CertFile: o.ReadTLSCertFile, KeyFile: o.ReadTLSKeyFile,
+		Journal: p.store, Turns: p.manager.GetAPIReader(), Reviews: p.clientset, Now: p.now, Log: p.log.WithName("read-api"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	url := p.reads.URL()
+	if host, ok := strings.CutPrefix(url, "http://"); ok { // a port of a pod is forwarded to its loopback, without TLS
+		_, inPod := os.LookupEnv("KUBERNETES_SERVICE_HOST")
+		if _, port, err := net.SplitHostPort(host); err == nil && inPod {
+			annotations[readapi.PortAnnotation] = port
+		} else {
+			annotations[readapi.AddressAnnotation] = url
+		}
+	}
+	return annotations, p.manager.Add(p.reads)
+}
+
+// closeReads gives the address of the read API free, also where it never got to serve.
+func (p *parts) closeReads() {
+	if p.reads != nil {
+		_ = p.reads.Close() // closed already, where it has served
+	}
+}

@@ -1,0 +1,124 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/controller"
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/janitor"
+	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// parts are what the roles of a process work with.
+type parts struct {
+	options   Options
+	manager   ctrl.Manager
+	config    *rest.Config
+	clientset kubernetes.Interface
+	// status writes the status of Turns.
+	status client.Client
+	store  store.Store
+	// shared says that other processes may work with the store at the same time.
+	shared    bool
+	providers *providers.Cache
+	// reads serves journals; nil if nobody is to be served. leaseAnnotations say where.
+	reads            *readapi.Server
+	leaseAnnotations map[string]string
+	skills           []prepare.Skill
+	now              func() time.Time
+	log              logr.Logger
+}
+
+// addController adds the reconcilers and what looks after finished Turns and old journals.
+func (p *parts) addController(ctx context.Context) error {
+	mgr, o := p.manager, p.options
+	if err := controller.SetupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	seen, recheck, err := configMapsSeen(ctx, mgr, p.clientset, o, p.log)
+	if err != nil {
+		return err
+	}
+	configMaps := configMapReader(mgr.GetAPIReader())
+	turns := &controller.TurnReconciler{
+		Client: p.status, Events: mgr.GetEventRecorder("capstan"), Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
+	}
+	turns.Executors = &controller.ExecutorReconciler{Client: mgr.GetClient(), Now: p.now, Namespace: o.Namespace, Turns: turns}
+	if o.has(RoleExecutor) {
+		turns.Executors.Self = o.ExecutorName
+	}
+	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
+		&controller.PromptProfileReconciler{Client: mgr.GetClient(), Now: p.now, ConfigMaps: configMaps, Recheck: recheck},
+		&controller.ModelProviderReconciler{
+			Client: mgr.GetClient(), Providers: p.providers, Now: p.now, ProbeInterval: time.Duration(o.ProbeIntervalSeconds) * time.Second,
+		},
+		&controller.AgentReconciler{Client: mgr.GetClient(), Now: p.now, ConfigMaps: configMaps, ManagerSkills: p.skills, Recheck: recheck},
+		&controller.SessionReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: p.now, Turns: turns},
+		turns,
+		turns.Executors,
+	} {
+		if err := r.SetupWithManager(mgr); err != nil {
+			return fmt.Errorf("failed to set up %T: %w", r, err)
+		}
+	}
+	return p.addKeepers()
+}
+
+// addKeepers adds what looks after that which outlives the work: finished Turns, and journals of those that are gone.
+func (p *parts) addKeepers() error {
+	mgr := p.manager
+	watcher, err := client.NewWithWatch(p.config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("failed to make a client that watches: %w", err)
+	}
+	journals := &janitor.Janitor{
+		Store: p.store, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Sweep: len(p.options.WatchNamespaces) == 0,
+		Retention: p.options.JournalRetention, Now: p.now, Log: p.log.WithName("janitor"),
+	}
+	if err := mgr.Add(journals); err != nil {
+		return err
+	}
+	return mgr.Add(&controller.FinishedTurns{
+		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Watcher: watcher, Namespaces: p.options.WatchNamespaces,
+		Journals: journals, Now: p.now, Log: p.log.WithName("finished-turns"),
+	})
+}
+
+// addExecutor adds the executor.
+func (p *parts) addExecutor(ctx context.Context) error {
+	mgr, o := p.manager, p.options
+	if !o.has(RoleController) { // else the reconcilers have them in the cache
+		for _, kind := range []client.Object{
+			&v1alpha1.Turn{}, &v1alpha1.Agent{}, &v1alpha1.PromptProfile{}, &v1alpha1.ModelProvider{}, &v1alpha1.Session{},
+		} {
+			if _, err := mgr.GetCache().GetInformer(ctx, kind); err != nil {
+				return fmt.Errorf("failed to watch %T: %w", kind, err)
+			}
+		}
+	}
+	log := p.log.WithName("executor")
+	return mgr.Add(&executor.Executor{
+		Name: o.ExecutorName, Capacity: o.MaxConcurrentTurns, Elected: !p.shared, Namespace: o.Namespace,
+		LeaseAnnotations: p.leaseAnnotations,
+		Client:           p.status, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: p.clientset, Events: mgr.GetEventRecorder("capstan"),
+		Engine: &turn.Engine{Journal: o.Hooks.journal(p.store), Now: p.now, Waiting: func(in turn.Input, err error, again time.Duration) {
+			log.Error(err, "Failed to write the journal of a turn, trying again",
+				"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())
+		}},
+		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools,
+		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Now: p.now, Grace: o.grace(), Log: log,
+	})
+}

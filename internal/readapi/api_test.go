@@ -1,0 +1,61 @@
+package readapi_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/readapi"
+)
+
+func TestCheckAddress(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ reason, address, cert, key, want string }{
+		"off":          {"none is asked for", "0", "", "", ""},
+		"empty":        {"none is asked for", "", "", "", ""},
+		"loopback":     {"nobody else can listen in", "127.0.0.1:8082", "", "", ""},
+		"another":      {"all of 127/8 is the loopback", "127.0.0.9:0", "", "", ""},
+		"IPv6":         {"so is this", "[::1]:8082", "", "", ""},
+		"by name":      {"a name that everybody knows", "localhost:8082", "", "", ""},
+		"everywhere":   {"a token would cross a network", ":8082", "", "", "not of this machine alone"},
+		"one address":  {"so here", "192.0.2.1:8082", "", "", "give --read-tls-cert-file and --read-tls-key-file"},
+		"other name":   {"who knows where it leads", "manager:8082", "", "", "not of this machine alone"},
+		"unspecified":  {"it is every address", "0.0.0.0:8082", "", "", "not of this machine alone"},
+		"with TLS":     {"a certificate keeps tokens secret", ":8443", "tls.crt", "tls.key", ""},
+		"half":         {"a certificate is worth nothing without its key", "127.0.0.1:8082", "tls.crt", "", "must be given together"},
+		"other half":   {"nor a key alone", "0", "", "tls.key", "must be given together"},
+		"no port":      {"it must be said", "127.0.0.1", "", "", "must be host:port"},
+		"lookalike":    {"a name may begin with an address", "127.0.0.1.example.com:80", "", "", "not of this machine alone"},
+		"more than 4s": {"it is no address", "127.0.0.1:1:2", "", "", "must be host:port"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wanted(t, readapi.CheckAddress(tc.address, tc.cert, tc.key), tc.want, tc.reason)
+		})
+	}
+}
+
+func TestCheckServer(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ reason, server, want string }{
+		"here":      {"nobody else can listen in", "http://127.0.0.1:8082", ""},
+		"elsewhere": {"a certificate keeps tokens secret", "https://capstan.example", ""},
+		"in clear":  {"a token would cross a network", "http://capstan.example", "must begin with https"},
+		"user info": {"what stands before @ is no host", "http://127.0.0.1@capstan.example", "must begin with https"},
+		"no scheme": {"it must be said", "127.0.0.1:8082", "must be a URL"},
+		"a file":    {"nobody serves there", "file:///etc/passwd", "must be a URL"},
+		"rubbish":   {"it is no URL", "http://[", "must be a URL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wanted(t, readapi.CheckServer(tc.server), tc.want, tc.reason)
+		})
+	}
+}
+
+// wanted fails the test unless the error holds a text, or is nil for an empty one.
+func wanted(t *testing.T, err error, want, reason string) {
+	t.Helper()
+	if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
+		t.Errorf("%s: want %q, have %v", reason, want, err)
+	}
+}

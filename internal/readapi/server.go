@@ -1,0 +1,231 @@
+package readapi
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+const (
+	// mostStreams bounds the journals and artifacts that are read at once.
+	mostStreams = 64
+	// mostLarge bounds the artifacts in memory at once.
+	mostLarge = 4
+	// headerTimeout and maxHeaderBytes bound what a client may send.
+	headerTimeout  = 10 * time.Second
+	maxHeaderBytes = 64 << 10
+	// getTimeout bounds a look at a Turn.
+	getTimeout = 10 * time.Second
+	// stopTimeout is how long a stop waits for streams to break off.
+	stopTimeout = 5 * time.Second
+)
+
+// Options of a Server. CertFile, KeyFile and the times may be zero.
+type Options struct {
+	// Address to listen at, host:port; CheckAddress must allow it.
+	Address string
+	// CertFile and KeyFile are paths of PEM files; without them the server speaks plain HTTP.
+	CertFile, KeyFile string
+	// Journal of all Turns.
+	Journal journal.Journal
+	// Turns reads from the API server, not from a cache.
+	Turns client.Reader
+	// Reviews asks the API server who has a token and what they may.
+	Reviews kubernetes.Interface
+	// Now is the time of day. It must be the real one: connections have deadlines.
+	Now func() time.Time
+	// Log of the server.
+	Log logr.Logger
+	// Poll is the time between two looks at a journal that is followed; 500 ms if 0.
+	Poll time.Duration
+	// Beat is the time after which a stream with nothing to say says so; 15 s if 0.
+	Beat time.Duration
+	// Recheck is the time after which a stream that lasts is asked again whether its Turn is there and may be read; 15 s if 0.
+	Recheck time.Duration
+	// WriteTimeout bounds each piece that is sent, so that a reader may be slow but not asleep; 30 s if 0.
+	WriteTimeout time.Duration
+}
+
+// Server serves journals. It implements manager.Runnable, on every replica.
+type Server struct {
+	o        Options
+	listener net.Listener
+	http     *http.Server
+	access   *access
+	// streams and large bound what goes on at once.
+	streams, large chan struct{}
+}
+
+// Listen returns a server that listens at its address already; Start serves. Who does not start it closes it.
+func Listen(ctx context.Context, o Options) (*Server, error) {
+	if err := CheckAddress(o.Address, o.CertFile, o.KeyFile); err != nil {
+		return nil, err
+	}
+	o.Poll, o.Beat = orElse(o.Poll, 500*time.Millisecond), orElse(o.Beat, 15*time.Second)
+	o.Recheck, o.WriteTimeout = orElse(o.Recheck, 15*time.Second), orElse(o.WriteTimeout, 30*time.Second)
+	s := &Server{
+		o: o, access: newAccess(o.Reviews, o.Now), streams: make(chan struct{}, mostStreams), large: make(chan struct{}, mostLarge),
+	}
+	s.http = &http.Server{Handler: s.handler(), ReadHeaderTimeout: headerTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaderBytes}
+	if o.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("--read-tls-cert-file and --read-tls-key-file: %w", err)
+		}
+		s.http.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
+	var err error
+	if s.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", o.Address); err != nil {
+		return nil, fmt.Errorf("--read-bind-address: %w", err)
+	}
+	return s, nil
+}
+
+func orElse(d, otherwise time.Duration) time.Duration {
+	if d == 0 {
+		return otherwise
+	}
+	return d
+}
+
+// URL returns where the server listens.
+func (s *Server) URL() string {
+	scheme := "http://"
+	if s.o.CertFile != "" {
+		scheme = "https://"
+	}
+	return scheme + s.listener.Addr().String()
+}
+
+// Close ends a server that was not started.
+func (s *Server) Close() error { return s.listener.Close() }
+
+// NeedLeaderElection is false: every replica with a store serves.
+func (s *Server) NeedLeaderElection() bool { return false }
+
+// Start serves until ctx ends. Streams are broken off then, so that who follows a Turn knows to look elsewhere.
+func (s *Server) Start(ctx context.Context) error {
+	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
+	s.o.Log.Info("Serving journals", "address", s.URL())
+	ended := make(chan error, 1)
+	go func() {
+		if s.o.CertFile != "" {
+			ended <- s.http.ServeTLS(s.listener, "", "")
+			return
+		}
+		ended <- s.http.Serve(s.listener)
+	}()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("failed to serve journals: %w", err)
+	case <-ctx.Done():
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if err := s.http.Shutdown(bounded); err != nil {
+		s.o.Log.Info("Breaking off what still reads a journal", "cause", err.Error())
+		if err := s.http.Close(); err != nil {
+			return fmt.Errorf("failed to stop serving journals: %w", err)
+		}
+	}
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("failed to serve journals: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	const turns = "GET /v1/namespaces/{namespace}/turns/{name}/"
+	mux.HandleFunc(turns+"journal", s.granted(s.serveJournal))
+	mux.HandleFunc(turns+"artifacts/{sha256}", s.granted(s.serveArtifact))
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, refuse(http.StatusNotFound,
+			"there is GET /v1/namespaces/NAMESPACE/turns/NAME/journal and .../artifacts/SHA256, and nothing else"))
+	})
+	return mux
+}
+
+// granted calls what answers a request of somebody who may read the Turn, with that Turn as it is now. Whether there is one
+// is looked at last: only who may read it learns that.
+func (s *Server) granted(serve func(http.ResponseWriter, *http.Request, *v1alpha1.Turn) *Error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		key := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
+		if len(validation.IsDNS1123Label(key.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(key.Name)) > 0 {
+			answer(w, refuse(http.StatusBadRequest, "the namespace and the name of the Turn must be names of Kubernetes"))
+			return
+		}
+		if refused := s.access.check(r.Context(), r, key); refused != nil {
+			answer(w, refused)
+			return
+		}
+		select {
+		case s.streams <- struct{}{}:
+			defer func() { <-s.streams }()
+		default:
+			answer(w, refuse(http.StatusServiceUnavailable, "too many journals are read at once: try again in a moment"))
+			return
+		}
+		turn, refused := s.turn(r.Context(), key)
+		if refused == nil {
+			refused = serve(w, r, turn)
+		}
+		if refused != nil {
+			answer(w, refused)
+		}
+	}
+}
+
+// turn gets a Turn from the API server.
+func (s *Server) turn(ctx context.Context, key types.NamespacedName) (*v1alpha1.Turn, *Error) {
+	ctx, cancel := context.WithTimeout(ctx, getTimeout)
+	defer cancel()
+	var t v1alpha1.Turn
+	err := s.o.Turns.Get(ctx, key, &t)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, refuse(http.StatusNotFound, "there is no Turn %q in namespace %q", key.Name, key.Namespace)
+	case err != nil:
+		return nil, refuse(http.StatusServiceUnavailable, "the manager cannot get the Turn from the API server: %s", err)
+	}
+	return &t, nil
+}
+
+// answer sends a refusal.
+func answer(w http.ResponseWriter, e *Error) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	switch e.Status {
+	case http.StatusUnauthorized:
+		h.Set("WWW-Authenticate", "Bearer")
+	case http.StatusServiceUnavailable:
+		h.Set("Retry-After", "2")
+	}
+	w.WriteHeader(e.Status)
+	_ = json.NewEncoder(w).Encode(e) // a client that is gone cannot be told
+}
+
+// failureOf is what a client is told of an error of the store.
+func failureOf(err error) *Error {
+	if errors.Is(err, journal.ErrNewer) {
+		return refuse(http.StatusInternalServerError, "%s", err)
+	}
+	return refuse(http.StatusServiceUnavailable, "the store of the journal fails: %s", err)
+}

@@ -1,0 +1,230 @@
+package readapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/transcript"
+)
+
+// stream is one journal on its way to one client.
+type stream struct {
+	server  *Server
+	request *http.Request
+	out     *writer
+	key     types.NamespacedName
+	uid     string
+	// after is the last entry that was sent.
+	after          int64
+	follow, redact bool
+	// over is true once nothing will be added to the journal: its last entry was sent, or its Turn has finished without one
+	// or is gone.
+	over bool
+}
+
+func (s *Server) serveJournal(w http.ResponseWriter, r *http.Request, t *v1alpha1.Turn) *Error {
+	st := &stream{
+		server: s, request: r, key: client.ObjectKeyFromObject(t), uid: string(t.UID), over: t.IsFinished(),
+		out: s.writer(w),
+	}
+	query := r.URL.Query()
+	for name, into := range map[string]*bool{"follow": &st.follow, "redact": &st.redact} {
+		value := query.Get(name)
+		var err error
+		if *into, err = strconv.ParseBool(value); value != "" && err != nil {
+			return refuse(http.StatusBadRequest, "the parameter %s must be true or false", name)
+		}
+	}
+	if after := query.Get("after"); after != "" {
+		var err error
+		if st.after, err = strconv.ParseInt(after, 10, 64); err != nil || st.after < 0 {
+			return refuse(http.StatusBadRequest, "the parameter after must be the seq of an entry, or 0 for all entries")
+		}
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/jsonl")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	return st.run(r.Context())
+}
+
+// run sends what there is, and what is added, until there is nothing more to come. A stream that must end before that is
+// broken off, so that the client knows; one that has not begun is refused.
+func (st *stream) run(ctx context.Context) *Error {
+	beat, recheck := time.NewTicker(st.server.o.Beat), time.NewTicker(st.server.o.Recheck)
+	defer beat.Stop()
+	defer recheck.Stop()
+	poll := time.NewTicker(st.server.o.Poll)
+	defer poll.Stop()
+	if failure := st.resume(ctx); failure != nil {
+		return failure
+	}
+	for {
+		over := st.over // known before the journal is read, so that its end is among what is read
+		if failure := st.send(ctx); failure != nil {
+			if !st.out.begun {
+				return failure
+			}
+			st.fail(ctx, failure)
+		}
+		if over || st.over || !st.follow {
+			return nil
+		}
+		if !st.out.begun { // who follows is to know that there is nothing yet
+			st.must(st.out.Write([]byte("\n")))
+		}
+		select {
+		case <-ctx.Done():
+			panic(http.ErrAbortHandler)
+		case <-beat.C:
+			st.must(st.out.Write([]byte("\n")))
+		case <-recheck.C:
+			if refused := st.look(ctx); refused != nil {
+				st.fail(ctx, refused)
+			}
+		case <-poll.C:
+		}
+	}
+}
+
+// fail tells why the stream ends early.
+func (st *stream) fail(ctx context.Context, failure *Error) {
+	if ctx.Err() == nil {
+		st.server.o.Log.V(1).Info("Breaking off a journal", "turn", st.key, "cause", failure.Message)
+		if data, err := json.Marshal(failure); err == nil {
+			_, _ = st.out.Write(append(data, '\n')) // it is broken off anyway
+		}
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// must breaks the stream off where the client cannot be written to.
+func (st *stream) must(_ int, err error) {
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// look asks again whether the client may read the Turn, and how that is.
+func (st *stream) look(ctx context.Context) *Error {
+	if refused := st.server.access.check(ctx, st.request, st.key); refused != nil {
+		return refused
+	}
+	t, refused := st.server.turn(ctx, st.key)
+	switch {
+	case refused != nil && refused.Status == http.StatusNotFound:
+		st.over = true
+	case refused != nil:
+		return refused
+	default:
+		st.over = string(t.UID) != st.uid || t.IsFinished()
+	}
+	return nil
+}
+
+// resume looks whether the entry that the client has already is the last one there will be.
+func (st *stream) resume(ctx context.Context) *Error {
+	if st.after == 0 {
+		return nil
+	}
+	for e, err := range st.server.o.Journal.Read(ctx, st.uid, st.after-1) {
+		if err != nil {
+			return failureOf(err)
+		}
+		st.over = st.over || (e.Seq == st.after && e.Kind == journal.Finalized)
+		break
+	}
+	return nil
+}
+
+// send sends the entries that were not sent yet.
+func (st *stream) send(ctx context.Context) *Error {
+	for e, err := range st.server.o.Journal.Read(ctx, st.uid, st.after) {
+		if err != nil {
+			return failureOf(err)
+		}
+		if failure := st.sendOne(ctx, e); failure != nil {
+			return failure
+		}
+		st.after = e.Seq
+		st.over = st.over || e.Kind == journal.Finalized
+	}
+	return nil
+}
+
+// sendOne sends an entry. Those that have an artifact are few at a time, since they may be large.
+func (st *stream) sendOne(ctx context.Context, e journal.Entry) *Error {
+	if e.Artifact != "" {
+		select {
+		case st.server.large <- struct{}{}:
+			defer func() { <-st.server.large }()
+		case <-ctx.Done():
+			panic(http.ErrAbortHandler)
+		}
+	}
+	if err := journal.Fill(ctx, st.server.o.Journal, st.uid, &e); err != nil {
+		return failureOf(err)
+	}
+	if st.redact {
+		var err error
+		if e.Payload, err = transcript.Redact(e); err != nil {
+			return refuse(http.StatusInternalServerError, "%s", err)
+		}
+	}
+	data, err := Marshal(e)
+	if err != nil {
+		return refuse(http.StatusInternalServerError, "%s", err)
+	}
+	st.must(st.out.Write(append(data, '\n')))
+	return nil
+}
+
+// writer sends what is written at once, in pieces, each of which has a time in which the client must take it.
+type writer struct {
+	to      http.ResponseWriter
+	control *http.ResponseController
+	// deadline returns when the next piece must be sent.
+	deadline func() time.Time
+	// begun is whether anything was written.
+	begun bool
+}
+
+func (s *Server) writer(w http.ResponseWriter) *writer {
+	return &writer{
+		to: w, control: http.NewResponseController(w),
+		deadline: func() time.Time { return s.o.Now().Add(s.o.WriteTimeout) },
+	}
+}
+
+// pieceBytes bounds a piece.
+const pieceBytes = 256 << 10
+
+// Write sends data.
+func (w *writer) Write(data []byte) (int, error) {
+	sent := 0
+	w.begun = true
+	for len(data) > 0 {
+		piece := data[:min(len(data), pieceBytes)]
+		if err := w.control.SetWriteDeadline(w.deadline()); err != nil {
+			return sent, err
+		}
+		n, err := w.to.Write(piece) //nolint:gosec // because it is JSON or an octet stream by its type, and no browser may take it for anything else
+		sent += n
+		if err != nil {
+			return sent, err
+		}
+		if err := w.control.Flush(); err != nil {
+			return sent, err
+		}
+		data = data[len(piece):]
+	}
+	return sent, nil
+}

@@ -1,0 +1,22 @@
+package journal
+
+import (
+	"context"
+	"fmt"
+)
+
+// Collect returns all entries of a UID in order, with their payloads even where artifacts have them. It is for readers of a
+// journal whose size is known to be modest: all of it is in memory then. It returns ErrNewer as Fill does.
+func Collect(ctx context.Context, j Journal, uid string) ([]Entry, error) {
+	var entries []Entry
+	for e, err := range j.Read(ctx, uid, 0) {
+		if err != nil {
+			return nil, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+		}
+		if err := Fill(ctx, j, uid, &e); err != nil {
+			return nil, err
+		}
+		entries = append(entries, e)
+	}
+	return entries, nil
+}

@@ -1,0 +1,273 @@
+package journaltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// Keeper is a journal that keeps what it holds for a while.
+type Keeper interface {
+	journal.Journal
+	store.Keeper
+}
+
+// RunKeeper runs the contract of a Keeper. open returns a new, empty one and closes it when the test ends; settle returns the
+// same one, opened again if need be, at a time when the numbers of Size are exact.
+func RunKeeper(t *testing.T, open func(t *testing.T) Keeper, settle func(t *testing.T, k Keeper) Keeper) {
+	t.Run("what is retired is no longer listed, and read as before", func(t *testing.T) { retire(t, open(t)) })
+	t.Run("UIDs come in pages", func(t *testing.T) { listed(t, open(t)) })
+	t.Run("what was retired early enough is purged, oldest first", func(t *testing.T) { purge(t, open(t)) })
+	t.Run("nothing is left of what was purged", func(t *testing.T) { leftovers(t, open(t)) })
+	t.Run("a giant journal is purged as a whole", func(t *testing.T) { giant(t, open(t), settle) })
+	t.Run("a purge leaves nothing of a racing append", func(t *testing.T) { purgeRace(t, open(t)) })
+	t.Run("a call whose context has ended does nothing", func(t *testing.T) { endedKeeper(t, open(t)) })
+	t.Run("the size is that of what is there", func(t *testing.T) { size(t, open(t), settle) })
+}
+
+func retire(t *testing.T, k Keeper) {
+	for _, uid := range []string{"a", "b", "c"} {
+		add(t, k, uid, nil, entry(1, 1))
+	}
+	mark(t, k, at, "b", "nobody", "b")
+	mark(t, k, at)
+	live(t, k, "a", "c")
+	expect(t, k, "b", entry(1, 1))
+	add(t, k, "b", nil, entry(2, 1)) // a run that has not stopped yet
+	expect(t, k, "b", entry(1, 1), entry(2, 1))
+	live(t, k, "a", "c")
+	add(t, k, "nobody", nil, entry(1, 1)) // which was not there to be retired
+	live(t, k, "a", "c", "nobody")
+}
+
+func listed(t *testing.T, k Keeper) {
+	var want []string
+	for i := range 25 {
+		uid := fmt.Sprintf("uid-%02d", i)
+		add(t, k, uid, nil, entry(1, 1), entry(2, 1))
+		if i%5 == 0 {
+			mark(t, k, at, uid)
+		} else {
+			want = append(want, uid)
+		}
+	}
+	var got []string
+	for after := ""; ; after = got[len(got)-1] {
+		page, err := k.UIDs(t.Context(), after, 6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		if len(page) > 6 {
+			t.Errorf("a page has %d UIDs, want at most 6", len(page))
+		}
+		got = append(got, page...)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("UIDs: -want +got:\n%s", diff)
+	}
+	// Upper case comes before lower case, whatever a database thinks of alphabets.
+	add(t, k, "Upper", nil, entry(1, 1))
+	if page, err := k.UIDs(t.Context(), "", 1); err != nil || !slices.Equal(page, []string{"Upper"}) {
+		t.Errorf("UIDs: %v, %v; want them in byte order", page, err)
+	}
+}
+
+func purge(t *testing.T, k Keeper) {
+	for _, uid := range []string{"newest", "old", "live", "oldest", "older"} {
+		add(t, k, uid, nil, entry(1, 1))
+	}
+	mark(t, k, at.Add(2*time.Hour), "newest")
+	mark(t, k, at.Add(time.Hour), "old")
+	mark(t, k, at, "older")
+	mark(t, k, at.Add(-time.Hour), "oldest")
+	mark(t, k, at.Add(-2*time.Hour), "old") // too late: it keeps its first time
+	for _, step := range []struct {
+		reason string
+		before time.Time
+		most   int
+		want   int
+		left   []string
+	}{
+		{"nothing is that old", at.Add(-2 * time.Hour), 10, 0, []string{"newest", "old", "live", "oldest", "older"}},
+		{"nothing is asked for", at.Add(24 * time.Hour), 0, 0, []string{"newest", "old", "live", "oldest", "older"}},
+		{"the oldest comes first", at.Add(24 * time.Hour), 1, 1, []string{"newest", "old", "live", "older"}},
+		{"the time itself counts", at.Add(time.Hour), 10, 2, []string{"newest", "live"}},
+		{"what is there is less than was asked for", at.Add(24 * time.Hour), 10, 1, []string{"live"}},
+		{"what is not retired stays", at.Add(24 * time.Hour), 10, 0, []string{"live"}},
+	} {
+		if n, err := k.Purge(t.Context(), step.before, step.most); n != step.want || err != nil {
+			t.Errorf("Purge: %d, %v; want %d: %s", n, err, step.want, step.reason)
+		}
+		var left []string
+		for _, uid := range []string{"newest", "old", "live", "oldest", "older"} {
+			if got, err := read(t.Context(), k, uid, 0, -1); err != nil {
+				t.Fatal(err)
+			} else if len(got) > 0 {
+				left = append(left, uid)
+			}
+		}
+		if diff := cmp.Diff(step.left, left); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", step.reason, diff)
+		}
+	}
+}
+
+func leftovers(t *testing.T, k Keeper) {
+	same, first := made(1, "content")
+	for _, uid := range []string{"a", "b"} {
+		add(t, k, uid, nil, first)
+	}
+	mark(t, k, at, "a")
+	if n, err := k.Purge(t.Context(), at, 10); n != 1 || err != nil {
+		t.Fatalf("Purge: %d, %v; want 1", n, err)
+	}
+	expect(t, k, "a")
+	if got, err := k.Artifact(t.Context(), "a", same.SHA256); !errors.Is(err, journal.ErrNoArtifact) {
+		t.Errorf("Artifact: %v, %v; want ErrNoArtifact", got, err)
+	}
+	if _, err := k.Artifact(t.Context(), "b", same.SHA256); err != nil {
+		t.Errorf("Artifact of another UID: %v, want it to be kept", err)
+	}
+	expect(t, k, "b", bare(first))
+	add(t, k, "a", journal.ErrSequence, entry(2, 1)) // a run that has not stopped yet
+	live(t, k, "b")
+	add(t, k, "a", nil, entry(1, 0)) // no epoch is left either
+	live(t, k, "a", "b")             // nor a mark
+}
+
+func giant(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
+	const batches = 30
+	for i := range int64(batches) {
+		some := entries(i*100+1, 100)
+		for n := range some[:4] {
+			some[n].Artifacts = []journal.Artifact{journal.NewArtifact(fmt.Append(nil, i, n))}
+		}
+		add(t, k, "giant", nil, some...)
+	}
+	add(t, k, "small", nil, entry(1, 1))
+	add(t, k, "stays", nil, entry(1, 1))
+	mark(t, k, at, "giant")
+	mark(t, k, at.Add(time.Second), "small")
+	if n, err := k.Purge(t.Context(), at.Add(time.Second), 10); n != 2 || err != nil {
+		t.Errorf("Purge: %d, %v; want 2", n, err)
+	}
+	expect(t, k, "giant")
+	expect(t, k, "small")
+	expect(t, k, "stays", entry(1, 1))
+	sized(t, settle(t, k), store.Size{Journals: 1, Entries: 1})
+}
+
+func purgeRace(t *testing.T, k Keeper) {
+	for round := range 20 {
+		uid := fmt.Sprintf("turn-%d", round)
+		var group sync.WaitGroup
+		begun := make(chan struct{})
+		group.Go(func() {
+			for seq := int64(1); ; seq++ {
+				e := entry(seq, 1)
+				e.Artifacts = []journal.Artifact{{SHA256: fmt.Sprint(seq), Bytes: 1, Data: []byte{1}}}
+				if err := k.Append(t.Context(), uid, e); err != nil {
+					if !errors.Is(err, journal.ErrSequence) || seq == 1 {
+						t.Errorf("Append: %v, want ErrSequence once the journal is gone", err)
+					}
+					return
+				}
+				if seq == 2 {
+					close(begun)
+				}
+			}
+		})
+		<-begun
+		mark(t, k, at, uid)
+		if n, err := k.Purge(t.Context(), at, 10); n != 1 || err != nil {
+			t.Fatalf("Purge: %d, %v; want 1", n, err)
+		}
+		group.Wait()
+		expect(t, k, uid)
+		for seq := range 20 {
+			if _, err := k.Artifact(t.Context(), uid, fmt.Sprint(seq)); !errors.Is(err, journal.ErrNoArtifact) {
+				t.Errorf("Artifact: %v, want ErrNoArtifact", err)
+			}
+		}
+	}
+}
+
+func endedKeeper(t *testing.T, k Keeper) {
+	add(t, k, "a", nil, entry(1, 1))
+	add(t, k, "b", nil, entry(1, 1))
+	mark(t, k, at, "a")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	n, purged := k.Purge(ctx, at, 10)
+	_, uids := k.UIDs(ctx, "", 10)
+	_, sized := k.Size(ctx)
+	for name, err := range map[string]error{"Retire": k.Retire(ctx, at, "b"), "Purge": purged, "UIDs": uids, "Size": sized} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v, want the context's error", name, err)
+		}
+	}
+	if n != 0 {
+		t.Errorf("Purge has deleted %d, want none", n)
+	}
+	live(t, k, "b")
+	expect(t, k, "a", entry(1, 1))
+}
+
+func size(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
+	_, first := made(1, "one")
+	_, again := made(2, "one")
+	_, other := made(3, "other")
+	for _, uid := range []string{"a", "b", "c"} {
+		add(t, k, uid, nil, first, again)
+		add(t, k, uid, journal.ErrSequence, again)
+	}
+	add(t, k, "c", nil, other)
+	mark(t, k, at, "a", "b")
+	mark(t, k, at.Add(time.Second), "a", "b")
+	k = settle(t, k)
+	sized(t, k, store.Size{Journals: 3, Retired: 2, Entries: 7, Artifacts: 4})
+	if _, err := k.Purge(t.Context(), at, 1); err != nil {
+		t.Fatal(err)
+	}
+	sized(t, settle(t, k), store.Size{Journals: 2, Retired: 1, Entries: 5, Artifacts: 3})
+}
+
+// sized expects a size, but for its bytes, of which it expects some.
+func sized(t *testing.T, k Keeper, want store.Size) {
+	t.Helper()
+	got, err := k.Size(t.Context())
+	if err != nil || got.Bytes <= 0 {
+		t.Errorf("Size: %+v, %v; want some bytes", got, err)
+	}
+	want.Bytes = got.Bytes
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Size: -want +got:\n%s", diff)
+	}
+}
+
+func mark(t *testing.T, k Keeper, when time.Time, uids ...string) {
+	t.Helper()
+	if err := k.Retire(t.Context(), when, uids...); err != nil {
+		t.Fatalf("Retire(%v): %v", uids, err)
+	}
+}
+
+func live(t *testing.T, k Keeper, want ...string) {
+	t.Helper()
+	got, err := k.UIDs(t.Context(), "", 1000)
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("UIDs (error %v): -want +got:\n%s", err, diff)
+	}
+}

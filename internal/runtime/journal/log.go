@@ -1,0 +1,219 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// Log is the journal of one Turn, held by the one run that writes it. What the run knows of the past is what Apply was
+// told: each entry in order, first those that are there, then those that the run appends.
+type Log struct {
+	o     Options
+	uid   string
+	epoch int64
+	seq   int64
+	// first goes before what is appended first.
+	first []Record
+}
+
+// Options of a Log. All but Waiting and First are needed.
+type Options struct {
+	Journal Journal
+	// Now is the time that entries bear.
+	Now func() time.Time
+	// Apply is told of each entry, whose payload is there even where an artifact has it. An error of it stops the run.
+	Apply func(Entry) error
+	// Waiting is told, each time, that an append failed and when it is tried again; nil tells nobody.
+	Waiting func(err error, in time.Duration)
+	// First are records that go before what this run appends first.
+	First []Record
+	// Patience is how long an append is tried for while the store fails; 0 is for ever.
+	Patience time.Duration
+}
+
+// Open reads the journal of a UID for a run of an epoch. It returns ErrFenced if a newer epoch has written to it, and
+// ErrNewer if a newer version of Capstan has.
+func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error) {
+	l := &Log{o: o, uid: uid, epoch: epoch, first: o.First}
+	for e, err := range o.Journal.Read(ctx, uid, 0) {
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+		case e.Epoch > epoch:
+			return nil, ErrFenced
+		}
+		if err := Fill(ctx, o.Journal, uid, &e); err != nil {
+			return nil, err
+		}
+		if err := l.applied(e); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// Fill gives an entry its payload where an artifact has it. It returns ErrNewer for a version that this build does not know,
+// and ErrDamaged where the artifact is not there or holds something else.
+func Fill(ctx context.Context, j Journal, uid string, e *Entry) error {
+	if e.Version > PayloadVersion {
+		return fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w", e.Seq, e.Kind, uid, ErrNewer)
+	}
+	if e.Artifact == "" {
+		return nil
+	}
+	a, err := j.Artifact(ctx, uid, e.Artifact)
+	if errors.Is(err, ErrNoArtifact) {
+		err = fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if err == nil {
+		if e.Payload, err = a.Content(); err != nil {
+			err = fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("failed to read the artifact of entry %d (%q) of the journal of %q: %w", e.Seq, e.Kind, uid, err)
+	}
+	return nil
+}
+
+func (l *Log) applied(e Entry) error {
+	l.seq = e.Seq
+	if err := l.o.Apply(e); err != nil {
+		return fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w: %w", e.Seq, e.Kind, l.uid, ErrDamaged, err)
+	}
+	return nil
+}
+
+// Record is something to append: a kind and a payload that marshals to JSON.
+type Record struct {
+	Kind    Kind
+	Payload any
+	// Artifacts to keep with it.
+	Artifacts []Artifact
+}
+
+// Next is the place that the next entry will have.
+func (l *Log) Next() int64 { return l.seq + int64(len(l.first)) + 1 }
+
+// Append writes records at the end of the journal, all or none, and returns when they would survive a crash.
+//
+// What has happened must be written down: while the store fails it tries again, for as long as ctx lives, and once even
+// where that has ended already. ctx is therefore the life of the run, and not the time of the Turn. It returns ErrFenced
+// or ErrSequence if somebody else writes this journal.
+func (l *Log) Append(ctx context.Context, records ...Record) error {
+	added, err := l.next(append(slices.Clip(l.first), records...))
+	if err != nil {
+		return err
+	}
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, 5*time.Second
+	var last error
+	_, err = backoff.Retry(ctx, func() (struct{}, error) {
+		last = l.add(ctx, added)
+		return struct{}{}, last
+	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(l.o.Patience), backoff.WithNotify(func(err error, in time.Duration) {
+		if l.o.Waiting != nil {
+			l.o.Waiting(err, in)
+		}
+	}))
+	if err != nil && !errors.Is(last, err) {
+		err = fmt.Errorf("%w, while the store fails: %w", err, last) // that ctx has ended is only half of it
+	}
+	if err != nil {
+		return fmt.Errorf("failed to append to the journal of %q: %w", l.uid, err)
+	}
+	l.first = nil
+	for _, e := range added {
+		if err := l.applied(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add appends entries once. An attempt before may have been done although it seemed to fail.
+func (l *Log) add(ctx context.Context, added []Entry) error {
+	ctx = context.WithoutCancel(ctx)
+	err := l.o.Journal.Append(ctx, l.uid, stored(added)...)
+	switch {
+	case errors.Is(err, ErrSequence):
+		held, readErr := l.holds(ctx, added)
+		if readErr != nil {
+			return readErr
+		}
+		if held {
+			return nil
+		}
+		return backoff.Permanent(err)
+	case errors.Is(err, ErrFenced):
+		return backoff.Permanent(err)
+	}
+	return err
+}
+
+// holds reports whether the journal ends with these entries.
+func (l *Log) holds(ctx context.Context, added []Entry) (bool, error) {
+	n := 0
+	for e, err := range l.o.Journal.Read(ctx, l.uid, l.seq) {
+		if err != nil {
+			return false, err
+		}
+		if n == len(added) {
+			return false, nil
+		}
+		a := stored(added[n : n+1])[0]
+		if e.Seq != a.Seq || e.Epoch != a.Epoch || e.Kind != a.Kind || e.Artifact != a.Artifact || !bytes.Equal(e.Payload, a.Payload) {
+			return false, nil
+		}
+		n++
+	}
+	return n == len(added), nil
+}
+
+// next makes the entries that records become.
+func (l *Log) next(records []Record) ([]Entry, error) {
+	added := make([]Entry, 0, len(records))
+	for i, r := range records {
+		payload, err := json.Marshal(r.Payload)
+		if err != nil {
+			return nil, fmt.Errorf("failed to marshal a %q entry: %w", r.Kind, err)
+		}
+		e := Entry{
+			Seq: l.seq + int64(i) + 1, Epoch: l.epoch, Kind: r.Kind, Version: PayloadVersion, Time: l.o.Now().UTC(),
+			Payload: payload, Artifacts: r.Artifacts,
+		}
+		most := int64(len(payload))
+		for _, a := range r.Artifacts {
+			most = max(most, a.Bytes)
+		}
+		if most > maxArtifact {
+			return nil, fmt.Errorf("failed to make a %q entry: a piece of it has %d bytes, and %d is the most that can be read back",
+				r.Kind, most, maxArtifact)
+		}
+		if len(payload) > MaxPayload {
+			a := NewArtifact(payload)
+			e.Artifact, e.Artifacts = a.SHA256, append(slices.Clip(e.Artifacts), a)
+		}
+		added = append(added, e)
+	}
+	return added, nil
+}
+
+// stored are entries as a store has them: without the payloads that artifacts have.
+func stored(entries []Entry) []Entry {
+	out := make([]Entry, len(entries))
+	for i, e := range entries {
+		if e.Artifact != "" {
+			e.Payload = nil
+		}
+		out[i] = e
+	}
+	return out
+}

@@ -1,0 +1,288 @@
+package journal_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+)
+
+func clock() time.Time {
+	return time.Date(2026, 6, 11, 17, 4, 5, 6, time.FixedZone("ahead", 7200))
+}
+
+// utc is what the clock shows.
+var utc = time.Date(2026, 6, 11, 15, 4, 5, 6, time.UTC)
+
+// told is what a log tells its Apply.
+type told []journal.Entry
+
+func (h *told) apply(e journal.Entry) error {
+	e.Artifacts = nil
+	*h = append(*h, e)
+	return nil
+}
+
+func (h *told) kinds() (all []journal.Kind) {
+	for _, e := range *h {
+		all = append(all, e.Kind)
+	}
+	return all
+}
+
+// open opens a log with options of which those that nobody needs are missing.
+func open(t *testing.T, epoch int64, o journal.Options) *journal.Log {
+	t.Helper()
+	log, err := journal.Open(t.Context(), "uid", epoch, complete(o))
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	return log
+}
+
+func complete(o journal.Options) journal.Options {
+	if o.Now == nil {
+		o.Now = clock
+	}
+	if o.Apply == nil {
+		o.Apply = func(journal.Entry) error { return nil }
+	}
+	return o
+}
+
+func collect(t *testing.T, j journal.Journal) []journal.Entry {
+	t.Helper()
+	all, err := journal.Collect(t.Context(), j, "uid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestLog(t *testing.T) {
+	j := &journaltest.Memory{}
+	var writer, reader told
+	log := open(t, 3, journal.Options{Journal: j, Apply: writer.apply})
+	ended, cancel := context.WithCancel(t.Context())
+	cancel() // what has happened is written down all the same
+	if err := log.Append(ended, journal.Record{Kind: journal.Prepared, Payload: "one"}, journal.Record{Kind: journal.ModelFailed, Payload: 2}); err != nil {
+		t.Fatalf("Append: %v", err)
+	}
+	if next := log.Next(); next != 3 {
+		t.Errorf("Next = %d, want 3", next)
+	}
+	if err := log.Append(t.Context(), journal.Record{Kind: journal.Prepared, Payload: "three"}); err != nil {
+		t.Fatalf("Append: %v", err)
+	}
+	want := []journal.Entry{
+		{Seq: 1, Epoch: 3, Kind: "prepared", Version: 1, Time: utc, Payload: json.RawMessage(`"one"`)},
+		{Seq: 2, Epoch: 3, Kind: "model.failed", Version: 1, Time: utc, Payload: json.RawMessage(`2`)},
+		{Seq: 3, Epoch: 3, Kind: "prepared", Version: 1, Time: utc, Payload: json.RawMessage(`"three"`)},
+	}
+	again := open(t, 4, journal.Options{Journal: j, Apply: reader.apply})
+	for name, got := range map[string][]journal.Entry{"the writer": writer, "the reader": reader, "the store": collect(t, j)} {
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
+		}
+	}
+	if next := again.Next(); next != 4 {
+		t.Errorf("Next = %d, want the place after what is there", next)
+	}
+}
+
+func TestNewerEpochFencesOff(t *testing.T) {
+	j := &journaltest.Memory{}
+	old := open(t, 1, journal.Options{Journal: j})
+	if err := open(t, 2, journal.Options{Journal: j}).Append(t.Context(), journal.Record{Kind: journal.Prepared}); err != nil {
+		t.Fatalf("Append: %v", err)
+	}
+	if err := old.Append(t.Context(), journal.Record{Kind: journal.ModelReplied}); !errors.Is(err, journal.ErrFenced) {
+		t.Errorf("Append of the old epoch: %v, want ErrFenced", err)
+	}
+	if _, err := journal.Open(t.Context(), "uid", 1, complete(journal.Options{Journal: j})); !errors.Is(err, journal.ErrFenced) {
+		t.Errorf("Open of the old epoch: %v, want ErrFenced", err)
+	}
+}
+
+func TestRefusedAppendIsNotRemembered(t *testing.T) {
+	j := &journaltest.Memory{}
+	var heard told
+	one, other := open(t, 1, journal.Options{Journal: j}), open(t, 1, journal.Options{Journal: j, Apply: heard.apply})
+	if err := one.Append(t.Context(), journal.Record{Kind: journal.Prepared, Payload: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Append(t.Context(), journal.Record{Kind: journal.Prepared, Payload: "b"}); !errors.Is(err, journal.ErrSequence) {
+		t.Errorf("Append of a second writer: %v, want ErrSequence", err)
+	}
+	if len(heard) != 0 {
+		t.Errorf("Apply was told of %v, want nothing that was refused", heard)
+	}
+}
+
+func TestFirstRecordsGoWithTheFirstAppendOnly(t *testing.T) {
+	j := &flaky{}
+	j.fails = func(n int) error {
+		if n == 1 {
+			return errors.New("away")
+		}
+		return nil
+	}
+	var heard told
+	log := open(t, 1, journal.Options{
+		Journal: j, Apply: heard.apply, Patience: time.Nanosecond, First: []journal.Record{{Kind: journal.RunStarted}},
+	})
+	if got := collect(t, j); len(got) != 0 || log.Next() != 2 {
+		t.Errorf("%d entries and Next = %d before anything has happened, want none and 2", len(got), log.Next())
+	}
+	if err := log.Append(t.Context(), journal.Record{Kind: journal.Prepared}); err == nil {
+		t.Fatal("Append did not fail")
+	}
+	if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelRequested}); err != nil {
+		t.Fatal(err)
+	}
+	if log.Next() != 3 {
+		t.Errorf("Next = %d, want 3", log.Next())
+	}
+	if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied}); err != nil {
+		t.Fatal(err)
+	}
+	want := []journal.Kind{journal.RunStarted, journal.ModelRequested, journal.ModelReplied}
+	if diff := cmp.Diff(want, heard.kinds()); diff != "" {
+		t.Errorf("entries: -want +got:\n%s", diff)
+	}
+}
+
+func TestLargeRecordsBecomeArtifacts(t *testing.T) {
+	// The quotes are two bytes of the payload.
+	fits, large := strings.Repeat("a", journal.MaxPayload-2), strings.Repeat("b", journal.MaxPayload-1)
+	beside := journal.NewArtifact([]byte("beside"))
+	j := &journaltest.Memory{}
+	var writer, reader told
+	log := open(t, 1, journal.Options{Journal: j, Apply: writer.apply})
+	if err := log.Append(t.Context(),
+		journal.Record{Kind: journal.ToolFinished, Payload: fits},
+		journal.Record{Kind: journal.ToolFinished, Payload: large, Artifacts: []journal.Artifact{beside}},
+	); err != nil {
+		t.Fatal(err)
+	}
+	open(t, 1, journal.Options{Journal: j, Apply: reader.apply})
+	sum := journal.NewArtifact([]byte(`"` + large + `"`)).SHA256
+	for name, got := range map[string]told{"the writer": writer, "the reader": reader} {
+		if len(got) != 2 || string(got[0].Payload) != `"`+fits+`"` || string(got[1].Payload) != `"`+large+`"` {
+			t.Errorf("%s was not told the whole payloads", name)
+		}
+	}
+	var stored []string
+	for e, err := range j.Read(t.Context(), "uid", 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (e.Payload == nil) == (e.Artifact == "") {
+			t.Errorf("entry %d has %d bytes of payload and artifact %q, want one of them", e.Seq, len(e.Payload), e.Artifact)
+		}
+		stored = append(stored, e.Artifact)
+	}
+	if diff := cmp.Diff([]string{"", sum}, stored); diff != "" {
+		t.Errorf("artifacts of the entries: -want +got:\n%s", diff)
+	}
+	a, err := j.Artifact(t.Context(), "uid", beside.SHA256)
+	if content, contentErr := a.Content(); err != nil || contentErr != nil || string(content) != "beside" {
+		t.Errorf("the artifact beside it: %q, %v, %v", content, err, contentErr)
+	}
+}
+
+func TestRecordsThatCannotBeKept(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, want string
+		record       journal.Record
+	}{
+		"NoJSON":         {"a payload is JSON", "failed to marshal", journal.Record{Payload: math.NaN()}},
+		"Payload":        {"what cannot be read back is lost", "67108866 bytes", journal.Record{Payload: make([]byte, 48<<20)}},
+		"ArtifactBeside": {"what cannot be read back is lost", "67108865 bytes", journal.Record{Artifacts: []journal.Artifact{{Bytes: 64<<20 + 1}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			log := open(t, 1, journal.Options{Journal: j})
+			tc.record.Kind = journal.ToolFinished
+			err := log.Append(t.Context(), journal.Record{Kind: journal.Prepared}, tc.record)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Append: %v, want it to say %q: %s", err, tc.want, tc.reason)
+			}
+			if got := collect(t, j); len(got) != 0 || log.Next() != 1 {
+				t.Errorf("%d entries, and Next = %d; want none", len(got), log.Next())
+			}
+		})
+	}
+}
+
+func TestOpenOfWhatCannotBeRead(t *testing.T) {
+	wrong := errors.New("an answer without a question")
+	good := journal.NewArtifact([]byte(`"content"`))
+	damaged := good
+	damaged.Data = append([]byte{}, good.Data...)
+	damaged.Data[len(damaged.Data)-1] ^= 1
+	for name, tc := range map[string]struct {
+		reason string
+		entry  journal.Entry
+		apply  error
+		want   error
+		says   string
+	}{
+		"Newer":    {"its payload may mean something else", journal.Entry{Version: journal.PayloadVersion + 1}, nil, journal.ErrNewer, "run that version"},
+		"Missing":  {"the payload is gone", journal.Entry{Artifact: good.SHA256}, nil, journal.ErrNoArtifact, "no such artifact"},
+		"Damaged":  {"the payload is not what was written", journal.Entry{Artifact: good.SHA256, Artifacts: []journal.Artifact{damaged}}, nil, nil, good.SHA256},
+		"Replayed": {"the run cannot make sense of it", journal.Entry{}, wrong, wrong, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			e := tc.entry
+			e.Seq, e.Epoch, e.Kind = 1, 1, journal.ModelReplied
+			if err := j.Append(t.Context(), "uid", e); err != nil {
+				t.Fatal(err)
+			}
+			apply := func(journal.Entry) error { return tc.apply }
+			_, err := journal.Open(t.Context(), "uid", 1, complete(journal.Options{Journal: j, Apply: apply}))
+			_, collectErr := journal.Collect(t.Context(), j, "uid")
+			if tc.apply != nil {
+				collectErr = err // which knows no Apply
+			}
+			for what, err := range map[string]error{"Open": err, "Collect": collectErr} {
+				if err == nil || tc.want != nil && !errors.Is(err, tc.want) {
+					t.Errorf("%s: %v, want %v: %s", what, err, tc.want, tc.reason)
+					continue
+				}
+				for _, text := range []string{`entry 1 ("model.replied") of the journal of "uid"`, tc.says} {
+					if !strings.Contains(err.Error(), text) {
+						t.Errorf("%s: error %q does not say %q", what, err, text)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestApplyStopsARun(t *testing.T) {
+	wrong := errors.New("out of order")
+	j := &journaltest.Memory{}
+	log := open(t, 1, journal.Options{Journal: j, Apply: func(journal.Entry) error { return wrong }})
+	if err := log.Append(t.Context(), journal.Record{Kind: journal.Prepared}); !errors.Is(err, wrong) {
+		t.Errorf("Append: %v, want the error of Apply", err)
+	}
+}
+
+func TestOpenWhileTheStoreIsAway(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := journal.Open(ctx, "uid", 1, complete(journal.Options{Journal: &journaltest.Memory{}}))
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), `failed to read the journal of "uid"`) {
+		t.Errorf("Open: %v, want it to name the journal and the cause", err)
+	}
+}

@@ -1,0 +1,159 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// ask sends a request to one candidate, again where that may help, and journals the reply: from then on it is never bought
+// again. The error of a candidate that gave up is a *model.Error.
+func (in Input) ask(ctx context.Context, c Candidate, ask model.Request, step int) error {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
+	ask.Model, ask.Parameters = c.Model, c.Parameters
+	// A run sends at least one request of its own: one that was cut off by a restart must not use up the only attempt.
+	for attempt := in.State.sent(step, c) + 1; ; attempt++ {
+		if err := in.safePoint(ctx); err != nil {
+			return err
+		}
+		failure, err := in.attempt(ctx, c, ask, Request{Step: step, Provider: c.ProviderName, Model: c.Model, Attempt: attempt})
+		switch {
+		case err != nil || failure == nil:
+			return err
+		case !failure.Kind.Retryable():
+			return failure
+		case attempt >= c.Retry.MaxAttempts:
+			return exhausted(failure, attempt)
+		}
+		if err := in.pause(ctx, failure, max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter)); err != nil {
+			return err
+		}
+	}
+}
+
+// attempt sends one request and journals what became of it. It returns the failure of the request, or an error that stops
+// the run.
+func (in Input) attempt(ctx context.Context, c Candidate, ask model.Request, r Request) (*model.Error, error) {
+	r.ID = fmt.Sprintf("%s/%d", in.TurnUID, in.NextSeq())
+	if err := in.Record(journal.Record{Kind: journal.ModelRequested, Payload: r}); err != nil {
+		return nil, err
+	}
+	ask.ID = r.ID
+	// The messages are frozen: each attempt gets a copy that the provider may do with as it likes.
+	ask.Messages = slices.Clone(ask.Messages)
+	begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	reply, err := guarded(ctx, c.Provider, ask)
+	took := time.Since(begin).Milliseconds()
+	if err == nil {
+		reply.Usage = bounded(reply.Usage)
+		return nil, in.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
+			Step: r.Step, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage), DurationMS: took,
+			Last: r.Step > in.Limits.MaxSteps,
+		}})
+	}
+	failure := model.AsError(err)
+	usage := bounded(failure.Usage)
+	// A request that was cut short was sent all the same: it counts, and so does what it used.
+	err = in.Record(journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
+		Step: r.Step, Provider: r.Provider, Model: r.Model, Kind: failure.Kind, Message: failure.Message,
+		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, Stack: stackOf(failure),
+	}})
+	if ctx.Err() != nil {
+		return nil, ended(ctx, err)
+	}
+	return failure, err
+}
+
+// bounded is a usage that can be added up and priced, whatever an endpoint has reported.
+func bounded(u model.Usage) model.Usage { return model.Usage{}.Add(u) }
+
+// panicked is the stack of an adapter that panicked. The value it panicked with may hold a part of the prompt and is not
+// kept; a stack holds names and addresses only.
+type panicked string
+
+// Error says that there was a panic.
+func (panicked) Error() string { return "panic in an adapter" }
+
+func stackOf(err error) string {
+	stack, _ := errors.AsType[panicked](err)
+	return string(stack)
+}
+
+// guarded makes a panic of an adapter an error of that request.
+func guarded(ctx context.Context, p model.Provider, req model.Request) (reply model.Reply, err error) {
+	defer func() {
+		if recover() != nil {
+			err = &model.Error{
+				Kind: model.InvalidRequest, Err: panicked(debug.Stack()),
+				Message: "the adapter of the provider failed, which is a bug of Capstan: the turn's journal has the stack",
+			}
+		}
+	}()
+	return p.Generate(ctx, req)
+}
+
+// ended returns the cause of a context that ended, with the error of the journal if there is one.
+func ended(ctx context.Context, err error) error {
+	if err == nil {
+		return context.Cause(ctx)
+	}
+	return errors.Join(context.Cause(ctx), err)
+}
+
+func exhausted(failure *model.Error, attempts int) *model.Error {
+	if attempts == 1 {
+		return failure
+	}
+	e := *failure
+	e.Message = fmt.Sprintf("%s (%d attempts)", failure.Message, attempts)
+	return &e
+}
+
+// safePoint returns why the run must stop here, if it must.
+func (in Input) safePoint(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	select {
+	case <-in.Interrupt:
+		return ErrInterrupted
+	default:
+		return nil
+	}
+}
+
+// pause waits before the next attempt. A wait that would end after the Turn is not begun.
+func (in Input) pause(ctx context.Context, failure *model.Error, wait time.Duration) error {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= wait {
+		e := *failure
+		e.Message = fmt.Sprintf("%s (the next attempt in %s would be after the turn's deadline)", failure.Message, rounded(wait))
+		return &e
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-in.Interrupt:
+		return ErrInterrupted
+	}
+}
+
+// rounded shortens a duration to what people want to read.
+func rounded(d time.Duration) time.Duration {
+	if d < time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(time.Second)
+}

@@ -1,0 +1,408 @@
+package loop_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+func TestAReplyWithCalls(t *testing.T) {
+	const list = "use one of find, send"
+	for name, tc := range map[string]struct {
+		reason string
+		reply  answer
+		limit  int // of calls; 25 if 0
+		want   []string
+		calls  []string // arguments of the calls that find got
+		made   int
+	}{
+		"one": {
+			"the result follows the call", asksFor("", call("c1", "find", `{"n":1}`)), 0,
+			[]string{`assistant:  [c1 find {"n":1}]`, "tool c1: found 1"},
+			[]string{`{"n":1}`},
+			1,
+		},
+		"with text": {
+			"what the model says beside its calls is kept", asksFor("Let me see.", call("c1", "find", `{}`)), 0,
+			[]string{`assistant: Let me see. [c1 find {}]`, "tool c1: found 1"},
+			[]string{`{}`},
+			1,
+		},
+		"several": {
+			"each has one answer, in order", asksFor("", call("b", "find", `{"n":1}`), call("a", "send", `{"n":2}`), call("c", "find", `{"n":3}`)), 0,
+			[]string{
+				`assistant:  [b find {"n":1}] [a send {"n":2}] [c find {"n":3}]`, "tool b: found 1", "tool a: sent", "tool c: found 2",
+			},
+			[]string{`{"n":1}`, `{"n":3}`},
+			3,
+		},
+		"unknown": {
+			"the name decides, to the letter, and the others go on", asksFor("", call("c1", "Find", `{}`), call("c2", "find", `{}`)), 0,
+			[]string{`assistant:  [c1 Find {}] [c2 find {}]`, `tool c1: error (unavailable): there is no tool "Find": ` + list, "tool c2: found 1"},
+			[]string{`{}`},
+			1,
+		},
+		"no arguments": {
+			"stand for none", asksFor("", call("c1", "find", " \n")), 0,
+			[]string{"assistant:  [c1 find  \n]", "tool c1: found 1"},
+			[]string{`{}`},
+			1,
+		},
+		"spaces": {
+			"around an object do no harm", asksFor("", call("c1", "find", " {\"n\": 1}\n")), 0,
+			[]string{"assistant:  [c1 find  {\"n\": 1}\n]", "tool c1: found 1"},
+			[]string{`{"n": 1}`},
+			1,
+		},
+		"no object": {
+			"a tool gets an object or is not called",
+			asksFor("", call("c1", "find", `[1]`), call("c2", "find", `null`), call("c3", "find", `{"n":`), call("c4", "find", `"{}"`), call("c5", "find", `{} {}`)), 0,
+			[]string{
+				`assistant:  [c1 find [1]] [c2 find null] [c3 find {"n":] [c4 find "{}"] [c5 find {} {}]`,
+				"tool c1: error (invalid_arguments): the arguments must be a JSON object",
+				"tool c2: error (invalid_arguments): the arguments must be a JSON object",
+				"tool c3: error (invalid_arguments): the arguments must be a JSON object",
+				"tool c4: error (invalid_arguments): the arguments must be a JSON object",
+				"tool c5: error (invalid_arguments): the arguments must be a JSON object",
+			},
+			nil, 0,
+		},
+		"too many": {
+			"calls beyond the limit are refused, and those that were not made do not count",
+			asksFor("", call("c1", "find", `[]`), call("c2", "find", `{}`), call("c3", "find", `{}`), call("c4", "find", `{}`)), 2,
+			[]string{
+				`assistant:  [c1 find []] [c2 find {}] [c3 find {}] [c4 find {}]`, "tool c1: error (invalid_arguments): the arguments must be a JSON object",
+				"tool c2: found 1", "tool c3: found 2",
+				"tool c4: error (denied): the turn has made all of the 2 calls of tools that it may make: answer from what is known",
+			},
+			[]string{`{}`, `{}`},
+			2,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, tc.reply, says("Done."))
+			find, found := toolOf("find", tool.ReadOnly, result{content: "found 1"}, result{content: "found 2"})
+			send, _ := toolOf("send", tool.Destructive, result{content: "sent"})
+			in := with(input(t, c), find, send)
+			if tc.limit > 0 {
+				in.Limits.MaxToolCalls = tc.limit
+			}
+			end, err := loop.Run(t.Context(), in)
+			if err != nil || end.Reason != loop.Answered || in.State.LastStep().Reply.Text != "Done." {
+				t.Fatalf("Run = %+v, %v; want the answer", end, err)
+			}
+			if diff := cmp.Diff(tc.want, transcript(s.requests[1])); diff != "" {
+				t.Errorf("the second request says: %s: -want +got:\n%s", tc.reason, diff)
+			}
+			var got []string
+			for _, c := range found.calls {
+				got = append(got, string(c.Arguments))
+			}
+			if diff := cmp.Diff(tc.calls, got); diff != "" {
+				t.Errorf("calls: %s: -want +got:\n%s", tc.reason, diff)
+			}
+			if n := in.State.ToolCalls(); n != tc.made {
+				t.Errorf("%d calls are counted, want %d", n, tc.made)
+			}
+		})
+	}
+}
+
+func TestNoCallsAtAll(t *testing.T) {
+	for name, tools := range map[string][]tool.Tool{"none allowed": {{}}, "no tools": nil} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
+			want := `tool c1: error (unavailable): there is no tool "find": there is none at all, answer without`
+			find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
+			in := input(t, c)
+			if tools != nil {
+				in, want = with(in, find), "tool c1: error (denied): the turn has made all of the 0 calls of tools that it may make: answer from what is known"
+				in.Limits.MaxToolCalls = 0
+			}
+			if _, err := loop.Run(t.Context(), in); err != nil || len(found.calls) != 0 {
+				t.Fatalf("Run: %v after %d calls, want the answer and no call", err, len(found.calls))
+			}
+			if got := transcript(s.requests[1])[1]; got != want {
+				t.Errorf("the model was told %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// TestToolsAreOffered looks at what the endpoint gets.
+func TestToolsAreOffered(t *testing.T) {
+	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
+	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+	if _, err := loop.Run(t.Context(), with(input(t, c), find)); err != nil {
+		t.Fatal(err)
+	}
+	const schema = `{"additionalProperties":false,"properties":{"n":{"type":"integer"}},"type":"object"}`
+	for i, r := range s.requests {
+		if len(r.Tools) != 1 || r.Tools[0].Name != "find" || r.Tools[0].Description != "Does it." || string(r.Tools[0].Parameters) != schema {
+			t.Errorf("request %d offers %+v, want the tool with its schema: the same in each, so that the endpoint's cache holds", i+1, r.Tools)
+		}
+	}
+}
+
+func TestOutOfSteps(t *testing.T) {
+	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), asksFor("", call("c1", "find", `{}`)), says("As far as I know."))
+	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
+	in := with(input(t, c), find)
+	in.Limits.MaxSteps = 2
+	end, err := loop.Run(t.Context(), in)
+	want := &loop.End{Reason: loop.OutOfSteps, Message: "the turn was out of steps after 2, and answered from what was known by then: raise limits.maxSteps, or ask for less"}
+	if diff := cmp.Diff(want, end); diff != "" || err != nil {
+		t.Fatalf("Run (error %v): -want +got:\n%s", err, diff)
+	}
+	last := s.requests[len(s.requests)-1]
+	lines := transcript(last)
+	if len(s.requests) != 3 || len(last.Tools) != 0 || len(lines) != 5 || !strings.HasPrefix(lines[4], "system: You have no steps left and cannot call tools any more.") {
+		t.Errorf("%d requests, the last of which offers %v and ends %q; want a third one without tools that says so", len(s.requests), last.Tools, lines)
+	}
+	// One call is the same as that of the step before, by its id and all: it is another call all the same.
+	if diff := cmp.Diff([]string{"uid/1/c1", "uid/2/c1"}, found.keys()); diff != "" {
+		t.Errorf("calls by key: -want +got:\n%s", diff)
+	}
+	if step := in.State.LastStep(); !step.Last || step.Step != 3 {
+		t.Errorf("the last step is %+v, want it marked", step)
+	}
+}
+
+// TestALastReplyThatAsksForToolsAllTheSame comes of a model that heeds nothing: no call is made, and none stays without an
+// answer, which no endpoint would accept from the next Turn of a conversation.
+func TestALastReplyThatAsksForToolsAllTheSame(t *testing.T) {
+	c, _ := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), asksFor("I would look again.", call("c2", "find", `{}`)))
+	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
+	in := with(input(t, c), find)
+	in.Limits.MaxSteps = 1
+	end, err := loop.Run(t.Context(), in)
+	if err != nil || end.Reason != loop.OutOfSteps || len(found.calls) != 1 {
+		t.Fatalf("Run = %+v, %v after %d calls; want the end and one call", end, err, len(found.calls))
+	}
+	messages := in.State.Messages()
+	if last := messages[len(messages)-1]; last.Content != "I would look again." || len(last.ToolCalls) != 0 {
+		t.Errorf("the last message is %+v, want its text alone", last)
+	}
+}
+
+func TestFailuresOfTools(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		effect tool.Effect
+		result result
+		want   string
+		finish loop.Finish
+	}{
+		"classified": {
+			"the class is the tool's word", tool.ReadOnly,
+			result{err: &tool.Error{Class: tool.Denied, Message: "not you", Err: errors.New("403")}},
+			"error (denied): not you",
+			loop.Finish{Outcome: loop.Failed, Class: tool.Denied},
+		},
+		"wrapped": {
+			"however it is wrapped", tool.ReadOnly,
+			result{err: fmt.Errorf("call: %w", &tool.Error{Class: tool.Unavailable, Message: "it is away"})},
+			"error (unavailable): it is away",
+			loop.Finish{Outcome: loop.Failed, Class: tool.Unavailable},
+		},
+		"unclassified": {
+			"any other has failed", tool.Destructive,
+			result{err: errors.New("it broke")},
+			"error (failed): it broke",
+			loop.Finish{Outcome: loop.Failed, Class: tool.Failed},
+		},
+		"slow": {
+			"a call has its time", tool.ReadOnly,
+			result{after: time.Hour, content: "late"},
+			"error (timeout): the tool gave no result within 45s; it may have been done all the same",
+			loop.Finish{Outcome: loop.Failed, Class: tool.Timeout, DurationMS: 45_000},
+		},
+		"in time": {"just so", tool.ReadOnly, result{after: 44 * time.Second, content: "here"}, "here", loop.Finish{Outcome: loop.Succeeded, Bytes: 4, DurationMS: 44_000}},
+		"empty":   {"no output is a result", tool.ReadOnly, result{}, "", loop.Finish{Outcome: loop.Succeeded}},
+		"own timeout": {
+			"a tool may know by itself that it was too slow", tool.ReadOnly,
+			result{after: time.Second, err: &tool.Error{Class: tool.Timeout, Message: "the server was slow"}},
+			"error (timeout): the server was slow",
+			loop.Finish{Outcome: loop.Failed, Class: tool.Timeout, DurationMS: 1000},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, _ := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
+				find, found := toolOf("find", tc.effect, tc.result)
+				in := with(input(t, c), find)
+				if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+					t.Fatalf("Run = %+v, %v; want the answer: a tool's error is data", end, err)
+				}
+				tc.finish.Step, tc.finish.CallID, tc.finish.Name, tc.finish.Content = 1, "c1", "find", tc.want
+				if diff := cmp.Diff([]loop.Finish{tc.finish}, in.State.Finishes); diff != "" || len(found.calls) != 1 {
+					t.Errorf("%s (%d calls): -want +got:\n%s", tc.reason, len(found.calls), diff)
+				}
+			})
+		})
+	}
+}
+
+func TestTimeoutOfATool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
+		find, _ := toolOf("find", tool.ReadOnly, result{after: time.Hour})
+		find.Timeout = 3 * time.Second
+		in := with(input(t, c), find)
+		begin := time.Now()
+		if _, err := loop.Run(t.Context(), in); err != nil || time.Since(begin) != 3*time.Second {
+			t.Fatalf("Run: %v after %s, want the tool's own limit of 3s", err, time.Since(begin))
+		}
+		if want := "error (timeout): the tool gave no result within 3s; it may have been done all the same"; in.State.Finishes[0].Content != want {
+			t.Errorf("the model was told %q, want %q", in.State.Finishes[0].Content, want)
+		}
+	})
+}
+
+func TestAPanicInATool(t *testing.T) {
+	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
+	find, _ := toolOf("find", tool.Destructive, result{do: func() { panic("a secret of the call") }})
+	in := with(input(t, c), find)
+	if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+		t.Fatalf("Run = %+v, %v; want the answer", end, err)
+	}
+	f := in.State.Finishes[0]
+	if f.Outcome != loop.Failed || !strings.Contains(f.Stack, "TestAPanicInATool") {
+		t.Errorf("the journal has %+v, want where the tool failed", f)
+	}
+	told := transcript(s.requests[1])[1]
+	if want := "tool c1: error (failed): the tool failed within Capstan, which is a bug: the turn's journal has the stack"; told != want {
+		t.Errorf("the model was told %q, want %q", told, want)
+	}
+	if journalled, err := json.Marshal(f); err != nil || strings.Contains(string(journalled), "a secret") {
+		t.Errorf("the journal has %s (error %v), want nothing of what the tool panicked with", journalled, err)
+	}
+}
+
+func TestTheEndOfARunDuringACall(t *testing.T) {
+	cause := errors.New("so it ended")
+	unknown := "error (outcome_unknown): the outcome of this call is unknown: the turn ended while the call was under way"
+	for name, tc := range map[string]struct {
+		reason    string
+		effect    tool.Effect
+		abandoned bool
+		interrupt bool
+		err       error
+		want      []string
+		open      bool // the intent has no end
+	}{
+		"cancelled, does harm":      {"nobody knows", tool.Destructive, false, false, cause, []string{unknown}, false},
+		"cancelled, not known":      {"what is not known may do harm", "", false, false, cause, []string{unknown}, false},
+		"cancelled, does no harm":   {"it was cut off", tool.ReadOnly, false, false, cause, []string{"error (failed): context canceled"}, false},
+		"cancelled, idempotent":     {"it was cut off", tool.Idempotent, false, false, cause, []string{"error (failed): context canceled"}, false},
+		"abandoned, does harm":      {"the next run judges", tool.Destructive, true, false, cause, nil, true},
+		"abandoned, does no harm":   {"the next run makes it again", tool.ReadOnly, true, false, cause, nil, true},
+		"interrupted, does harm":    {"a call is no safe point: it ends, and the second is not begun", tool.Destructive, false, true, loop.ErrInterrupted, []string{"found"}, false},
+		"interrupted, does no harm": {"so for all", tool.ReadOnly, false, true, loop.ErrInterrupted, []string{"found"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				interrupt := make(chan struct{})
+				c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`), call("c2", "find", `{}`)), says("never asked"))
+				find, found := toolOf("find", tc.effect, result{after: 10 * time.Second, content: "found"})
+				in := with(input(t, c), find)
+				in.Interrupt, in.Abandoned = interrupt, func() bool { return tc.abandoned && ctx.Err() != nil }
+				time.AfterFunc(3*time.Second, func() {
+					if tc.interrupt {
+						close(interrupt)
+						return
+					}
+					cancel(cause)
+				})
+				if end, err := loop.Run(ctx, in); !errors.Is(err, tc.err) {
+					t.Errorf("Run = %+v, %v; want %v", end, err, tc.err)
+				}
+				var got []string
+				for _, f := range in.State.Finishes {
+					got = append(got, f.Content)
+				}
+				if diff := cmp.Diff(tc.want, got); diff != "" || len(found.calls) != 1 || len(s.requests) != 1 {
+					t.Errorf("%s (%d calls, %d requests): -want +got:\n%s", tc.reason, len(found.calls), len(s.requests), diff)
+				}
+				wantUnknown := 0
+				if tc.want != nil && tc.want[0] == unknown || tc.open && !tc.effect.Repeatable() {
+					wantUnknown = 1
+				}
+				if n := in.State.UnknownOutcomes(); n != wantUnknown {
+					t.Errorf("%d outcomes are unknown, want %d: %s", n, wantUnknown, tc.reason)
+				}
+			})
+		})
+	}
+}
+
+// TestNoCallAfterTheEnd has the Turn end while the intent of a call is written: a store may be away for long.
+func TestNoCallAfterTheEnd(t *testing.T) {
+	cause := errors.New("so it ended")
+	for name, tc := range map[string]struct {
+		reason    string
+		abandoned bool
+		want      []string
+		unknown   int
+	}{
+		"cancelled": {"nothing was done, and everybody knows", false, []string{"error (denied): the tool was not called: the turn ended before"}, 0},
+		"abandoned": {"the next run cannot know that nothing was done", true, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			c, _ := candidate("one", 1, asksFor("", call("c1", "send", `{}`)), says("never asked"))
+			send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
+			in := with(input(t, c), send)
+			in.Abandoned = func() bool { return tc.abandoned && ctx.Err() != nil }
+			record := in.Record
+			in.Record = func(records ...journal.Record) error {
+				if records[0].Kind == journal.ToolIntended {
+					cancel(cause)
+				}
+				return record(records...)
+			}
+			if end, err := loop.Run(ctx, in); !errors.Is(err, cause) || len(sent.calls) != 0 {
+				t.Errorf("Run = %+v, %v after %d calls; want %v and none", end, err, len(sent.calls), cause)
+			}
+			var got []string
+			for _, f := range in.State.Finishes {
+				got = append(got, f.Content)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" || in.State.UnknownOutcomes() != tc.unknown {
+				t.Errorf("%s (%d unknown outcomes): -want +got:\n%s", tc.reason, in.State.UnknownOutcomes(), diff)
+			}
+		})
+	}
+}
+
+// TestADeadlineDuringACall is that of the Turn, and not of the tool.
+func TestADeadlineDuringACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cause := errors.New("the time of the turn is over")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Second, cause)
+		defer cancel()
+		c, _ := candidate("one", 1, asksFor("", call("c1", "send", `{}`)), says("never asked"))
+		send, _ := toolOf("send", tool.Destructive, result{after: time.Minute})
+		in := with(input(t, c), send)
+		if end, err := loop.Run(ctx, in); !errors.Is(err, cause) {
+			t.Errorf("Run = %+v, %v; want %v", end, err, cause)
+		}
+		if f := in.State.Finishes; len(f) != 1 || f[0].Outcome != loop.Unknown || f[0].Class != tool.OutcomeUnknown {
+			t.Errorf("finishes %+v, want one of unknown outcome", f)
+		}
+	})
+}

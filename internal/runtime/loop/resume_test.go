@@ -1,0 +1,152 @@
+package loop_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// left is a journal as an earlier run left it: a reply that asks for a call, whose intent has one effect, and no end.
+func left(t *testing.T, effect tool.Effect) journal.Journal {
+	t.Helper()
+	j := &journaltest.Memory{}
+	in := inputOf(t, j, 1)
+	err := in.Record(
+		journal.Record{Kind: journal.ModelRequested, Payload: loop.Request{Step: 1, Provider: "one", Model: "m", Attempt: 1, ID: "uid/1"}},
+		journal.Record{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Provider: "one", Model: "m", Reply: asksFor("", call("c1", "find", `{"n":1}`)).reply}},
+		journal.Record{Kind: journal.ToolIntended, Payload: loop.Intent{
+			Step: 1, CallID: "c1", Name: "find", Arguments: json.RawMessage(`{"n":1}`), Effect: effect, IdempotencyKey: "uid/1/c1", Attempt: 1,
+		}},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+func TestACallThatWasCutOff(t *testing.T) {
+	const unknown = "error (outcome_unknown): the outcome of this call is unknown: the run was cut off while the call was under way. It may have been done; it is not made again. Find out before you ask for it once more."
+	for name, tc := range map[string]struct {
+		reason      string
+		effect, now tool.Effect // as it was then, and as it is by now
+		limit       int
+		gone        bool
+		want        string
+		keys        []string
+		unknown     int
+	}{
+		"does no harm":   {"it is made again, by the same key", tool.ReadOnly, tool.ReadOnly, 25, false, "found", []string{"uid/1/c1"}, 0},
+		"idempotent":     {"so is one that makes no difference", tool.Idempotent, tool.Idempotent, 25, false, "found", []string{"uid/1/c1"}, 0},
+		"does harm":      {"it may have been made", tool.Destructive, tool.Destructive, 25, false, unknown, nil, 1},
+		"did harm":       {"what counts is what was known then", tool.Destructive, tool.ReadOnly, 25, false, unknown, nil, 1},
+		"at the limit":   {"it was counted before", tool.ReadOnly, tool.ReadOnly, 1, false, "found", []string{"uid/1/c1"}, 0},
+		"gone":           {"a tool that is gone cannot be called", tool.ReadOnly, tool.ReadOnly, 25, true, `error (unavailable): there is no tool "find": there is none at all, answer without`, nil, 0},
+		"gone, did harm": {"but may have been", tool.Destructive, tool.Destructive, 25, true, unknown, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, says("Done."))
+			find, found := toolOf("find", tc.now, result{content: "found"})
+			in := with(inputOf(t, left(t, tc.effect), 2, c), find)
+			if tc.gone {
+				in.Tools = nil
+			}
+			in.Limits.MaxToolCalls = tc.limit
+			end, err := loop.Run(t.Context(), in)
+			if err != nil || end.Reason != loop.Answered || len(s.requests) != 1 {
+				t.Fatalf("Run = %+v, %v after %d requests; want the answer to one", end, err, len(s.requests))
+			}
+			if diff := cmp.Diff([]string{`assistant:  [c1 find {"n":1}]`, "tool c1: " + tc.want}, transcript(s.requests[0])); diff != "" {
+				t.Errorf("the model was told: %s: -want +got:\n%s", tc.reason, diff)
+			}
+			if diff := cmp.Diff(tc.keys, found.keys()); diff != "" {
+				t.Errorf("calls: %s: -want +got:\n%s", tc.reason, diff)
+			}
+			if calls, unknown := in.State.ToolCalls(), in.State.UnknownOutcomes(); calls != 1 || unknown != tc.unknown {
+				t.Errorf("%d calls and %d unknown outcomes, want 1 and %d: %s", calls, unknown, tc.unknown, tc.reason)
+			}
+			if n := len(tc.keys); n > 0 && in.State.Intents[n].Attempt != 2 {
+				t.Errorf("the second intent is %+v, want attempt 2", in.State.Intents[n])
+			}
+		})
+	}
+}
+
+// TestLimitsThatChanged are those of the run: a Turn ends by them wherever it got to under others.
+func TestLimitsThatChanged(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		steps  int
+		answer answer
+		want   loop.Reason
+		last   bool
+	}{
+		"lowered": {"the step that follows is the last", 1, says("Done."), loop.OutOfSteps, true},
+		"raised":  {"there are more", 9, says("Done."), loop.Answered, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, tc.answer)
+			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+			in := with(inputOf(t, left(t, tool.ReadOnly), 2, c), find)
+			in.Limits.MaxSteps = tc.steps
+			end, err := loop.Run(t.Context(), in)
+			if err != nil || end.Reason != tc.want || in.State.LastStep().Last != tc.last || (len(s.requests[0].Tools) == 0) != tc.last {
+				t.Errorf("Run = %+v, %v, asked with %d tools; want %s: %s", end, err, len(s.requests[0].Tools), tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+// TestAnEndStaysAnEnd runs a loop that has ended once more.
+func TestAnEndStaysAnEnd(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
+	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
+	for epoch := range int64(3) {
+		end, err := loop.Run(t.Context(), with(inputOf(t, j, epoch+1, c), find))
+		if err != nil || end.Reason != loop.Answered || len(s.requests) != 2 || len(found.calls) != 1 {
+			t.Fatalf("Run = %+v, %v after %d requests and %d calls; want the answer of the first run", end, err, len(s.requests), len(found.calls))
+		}
+	}
+}
+
+// TestAFallbackInTheMiddle asks a second model for the second step: it gets a prompt made for it, and all that was said.
+func TestAFallbackInTheMiddle(t *testing.T) {
+	one, first := candidate("one", 1, asksFor("I look.", call("c1", "find", `{}`)), fails(model.Auth))
+	two, second := candidate("two", 1, asksFor("", call("c2", "find", `{}`)), says("Done."))
+	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+	in := with(input(t, one, two), find)
+	end, err := loop.Run(t.Context(), in)
+	if err != nil || end.Reason != loop.Answered || len(first.requests) != 2 || len(second.requests) != 2 {
+		t.Fatalf("Run = %+v, %v after %d and %d requests; want the second model to go on to the end", end, err, len(first.requests), len(second.requests))
+	}
+	if second.prompt(0) != "for two" {
+		t.Errorf("the second model got the prompt %q, want its own", second.prompt(0))
+	}
+	want := []string{"assistant: I look. [c1 find {}]", "tool c1: found"}
+	if diff := cmp.Diff(want, transcript(second.requests[0])); diff != "" {
+		t.Errorf("the second model was told: -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff(append(want, "assistant:  [c2 find {}]", "tool c2: found"), transcript(second.requests[1])); diff != "" {
+		t.Errorf("and then: -want +got:\n%s", diff)
+	}
+}
+
+func TestStateOfRubbish(t *testing.T) {
+	for _, kind := range []journal.Kind{journal.ModelRequested, journal.ModelFailed, journal.ModelReplied, journal.ToolIntended, journal.ToolFinished} {
+		for _, payload := range []string{"", "null", "[]", `"x"`, `{"step":"one"}`, `{"step":1e99}`, "{}"} {
+			s := &loop.State{}
+			err := s.Apply(journal.Entry{Kind: kind, Payload: []byte(payload)})
+			if ok := payload == "null" || payload == "{}"; (err == nil) != ok {
+				t.Errorf("Apply(%s, %s): %v, want an error: %t", kind, payload, err, !ok)
+			}
+			_, _, _ = s.Messages(), s.ToolCalls(), s.UnknownOutcomes()
+		}
+	}
+}

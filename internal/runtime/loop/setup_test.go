@@ -1,0 +1,193 @@
+package loop_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// script is a model that answers each request with the next of its answers, and with the last one from then on. It
+// notes when it was asked, and what.
+type script struct {
+	answers  []answer
+	asked    []time.Time
+	requests []model.Request
+}
+
+// answer is what a scripted model says after a while, unless the request's context ends first.
+type answer struct {
+	after time.Duration
+	reply model.Reply
+	err   error
+}
+
+// Generate gives the next answer.
+func (s *script) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
+	a := s.answers[min(len(s.asked), len(s.answers)-1)]
+	s.asked, s.requests = append(s.asked, time.Now()), append(s.requests, req)
+	if a.after == 0 {
+		return a.reply, a.err
+	}
+	select {
+	case <-time.After(a.after):
+		return a.reply, a.err
+	case <-ctx.Done():
+		return model.Reply{}, &model.Error{Kind: model.Cancelled, Message: "the request was cancelled", Usage: a.reply.Usage}
+	}
+}
+
+// prompt is the system prompt of a request.
+func (s *script) prompt(i int) string { return s.requests[i].Messages[0].Content }
+
+func fails(kind model.ErrorKind) answer {
+	return answer{err: &model.Error{Kind: kind, Message: "it is " + string(kind), Usage: model.Usage{InputTokens: 7}}}
+}
+
+func says(text string) answer {
+	return answer{reply: model.Reply{Text: text, FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 5, OutputTokens: 1}}}
+}
+
+// asksFor is an answer that waits for tools.
+func asksFor(text string, calls ...model.ToolCall) answer {
+	return answer{reply: model.Reply{
+		Text: text, ToolCalls: calls, FinishReason: model.FinishToolCalls, Usage: model.Usage{InputTokens: 5, OutputTokens: 1},
+	}}
+}
+
+func call(id, name, arguments string) model.ToolCall {
+	return model.ToolCall{ID: id, Name: name, Arguments: arguments}
+}
+
+func candidate(name string, attempts int, answers ...answer) (loop.Candidate, *script) {
+	s := &script{answers: answers}
+	return loop.Candidate{
+		ProviderName: name, Model: "m", Provider: s,
+		Retry: loop.Retry{MaxAttempts: attempts, InitialBackoff: time.Second, MaxBackoff: 4 * time.Second},
+	}, s
+}
+
+// server is what is behind a tool: it notes its calls and answers each with the next of its results, and with the last one
+// from then on.
+type server struct {
+	mu      sync.Mutex
+	results []result
+	calls   []tool.Call
+}
+
+// result is what a server says after a while, unless the call's context ends first. do is done before.
+type result struct {
+	after   time.Duration
+	content string
+	err     error
+	do      func()
+}
+
+// Call gives the next result.
+func (s *server) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
+	s.mu.Lock()
+	r := s.results[min(len(s.calls), len(s.results)-1)]
+	s.calls = append(s.calls, c)
+	s.mu.Unlock()
+	if r.do != nil {
+		r.do()
+	}
+	if r.after == 0 {
+		return tool.Result{Content: r.content}, r.err
+	}
+	select {
+	case <-time.After(r.after):
+		return tool.Result{Content: r.content}, r.err
+	case <-ctx.Done():
+		return tool.Result{}, ctx.Err()
+	}
+}
+
+// keys are the idempotency keys of the calls, in order.
+func (s *server) keys() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []string
+	for _, c := range s.calls {
+		all = append(all, c.IdempotencyKey)
+	}
+	return all
+}
+
+func toolOf(name string, effect tool.Effect, results ...result) (tool.Tool, *server) {
+	s := &server{results: results}
+	return tool.Tool{
+		Tool: prompt.Tool{Name: name, Description: "Does it.", Parameters: []prompt.Parameter{{Name: "n", Type: "integer"}}}, Effect: effect, Caller: s,
+	}, s
+}
+
+// input of a run over a chain, with a journal of its own.
+func input(t *testing.T, chain ...loop.Candidate) loop.Input {
+	t.Helper()
+	return inputOf(t, &journaltest.Memory{}, 1, chain...)
+}
+
+// inputOf is the input of a run of an epoch over a chain, which goes on with a journal.
+func inputOf(t *testing.T, j journal.Journal, epoch int64, chain ...loop.Candidate) loop.Input {
+	t.Helper()
+	in := loop.Input{
+		TurnUID: "uid", Chain: chain, State: &loop.State{}, Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25},
+		Abandoned: func() bool { return false }, Prepare: preparing(nil),
+	}
+	log, err := journal.Open(t.Context(), "uid", epoch, journal.Options{Journal: j, Now: time.Now, Apply: in.State.Apply})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.NextSeq = log.Next
+	in.Record = func(records ...journal.Record) error { return log.Append(t.Context(), records...) }
+	return in
+}
+
+// with gives a run tools, which its prompts speak of.
+func with(in loop.Input, tools ...tool.Tool) loop.Input {
+	in.Tools = tools
+	var offered []prompt.Tool
+	for _, t := range tools {
+		offered = append(offered, t.Tool)
+	}
+	in.Prepare = preparing(offered)
+	return in
+}
+
+// preparing makes prompts that name the candidate they are made for.
+func preparing(offered []prompt.Tool) func(context.Context, loop.Candidate) (*prepare.Prepared, error) {
+	return func(_ context.Context, c loop.Candidate) (*prepare.Prepared, error) {
+		return &prepare.Prepared{Tools: offered, Messages: []model.Message{
+			{Role: model.RoleSystem, Content: "for " + c.ProviderName}, {Role: model.RoleUser, Content: "What is new?"},
+		}}, nil
+	}
+}
+
+// transcript is what was said in a request after the prompt, one line each.
+func transcript(r model.Request) []string {
+	var lines []string
+	for _, m := range r.Messages[2:] {
+		line := fmt.Sprintf("%s: %s", m.Role, m.Content)
+		if m.ToolCallID != "" {
+			line = fmt.Sprintf("%s %s: %s", m.Role, m.ToolCallID, m.Content)
+		}
+		for _, c := range m.ToolCalls {
+			line += fmt.Sprintf(" [%s %s %s]", c.ID, c.Name, c.Arguments)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}

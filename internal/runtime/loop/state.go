@@ -1,0 +1,267 @@
+package loop
+
+import (
+	"encoding/json"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// Request is a request that is about to be sent, as the journal keeps it.
+type Request struct {
+	// Step it is for, from 1.
+	Step     int    `json:"step"`
+	Provider string `json:"provider"`
+	Model    string `json:"model"`
+	// Attempt counts the requests to this model for this step, over all runs, from 1.
+	Attempt int `json:"attempt"`
+	// ID of the request, as the endpoint was told it.
+	ID string `json:"id,omitempty"`
+}
+
+// Attempt is a failed request, as the journal keeps it.
+type Attempt struct {
+	Step       int             `json:"step"`
+	Provider   string          `json:"provider"`
+	Model      string          `json:"model"`
+	Kind       model.ErrorKind `json:"kind"`
+	Message    string          `json:"message"`
+	Usage      model.Usage     `json:"usage"`
+	Cost       *model.Cost     `json:"cost,omitempty"`
+	DurationMS int64           `json:"durationMilliseconds"`
+	// Unsent is true if nothing reached the endpoint, as where a credential is missing.
+	Unsent bool `json:"unsent,omitempty"`
+	// Stack is where the adapter panicked, if it did.
+	Stack string `json:"stack,omitempty"`
+}
+
+// Step is a reply, as the journal keeps it.
+type Step struct {
+	// Step is its number, from 1.
+	Step     int         `json:"step"`
+	Provider string      `json:"provider"`
+	Model    string      `json:"model"`
+	Reply    model.Reply `json:"reply"`
+	// Cost of the reply at the prices of its time; nil where the model has none.
+	Cost       *model.Cost `json:"cost,omitempty"`
+	DurationMS int64       `json:"durationMilliseconds"`
+	// Last is true for the answer that was asked for when the Turn was out of steps.
+	Last bool `json:"last,omitempty"`
+}
+
+// Intent is a call of a tool that is about to be made, as the journal keeps it.
+type Intent struct {
+	Step      int             `json:"step"`
+	CallID    string          `json:"callID"`
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"`
+	// Effect as it was known then. It decides whether the call may be made again.
+	Effect tool.Effect `json:"effect"`
+	// IdempotencyKey that the tool was given.
+	IdempotencyKey string `json:"idempotencyKey"`
+	// Attempt counts the intents of this call, over all runs, from 1.
+	Attempt int `json:"attempt"`
+}
+
+// Outcome is what became of a call.
+type Outcome string
+
+const (
+	// Succeeded means that the tool gave a result.
+	Succeeded Outcome = "Succeeded"
+	// Failed means that the tool was called and gave none.
+	Failed Outcome = "Failed"
+	// Refused means that the tool was not called.
+	Refused Outcome = "Refused"
+	// Unknown means that nobody knows whether the tool was called, and it must not be called twice.
+	Unknown Outcome = "Unknown"
+)
+
+// Finish is the end of a call, as the journal keeps it.
+type Finish struct {
+	Step    int     `json:"step"`
+	CallID  string  `json:"callID"`
+	Name    string  `json:"name"`
+	Outcome Outcome `json:"outcome"`
+	// Class of the failure; empty for a success.
+	Class tool.Class `json:"class,omitempty"`
+	// Content is what the model is told.
+	Content string `json:"content"`
+	// Bytes of the whole output, and Artifact that has it where Content does not, at most its first 32 MiB.
+	Bytes      int64  `json:"bytes,omitempty"`
+	Artifact   string `json:"artifact,omitempty"`
+	DurationMS int64  `json:"durationMilliseconds,omitempty"`
+	// Stack is where the adapter panicked, if it did.
+	Stack string `json:"stack,omitempty"`
+}
+
+// State is what the journal of a Turn says of its loop: a fold over its entries. What it holds has happened and is never
+// done again. The zero State is that of a Turn that has just begun.
+type State struct {
+	// Requests that were sent or were about to be, and Attempts, those of them that failed.
+	Requests []Request
+	Attempts []Attempt
+	// Steps are the replies.
+	Steps []Step
+	// Intents and Finishes of calls.
+	Intents  []Intent
+	Finishes []Finish
+	// intents and finishes are their places by call: the newest intent, and the first end.
+	intents, finishes map[called]int
+}
+
+// called names a call.
+type called struct {
+	step   int
+	callID string
+}
+
+// Apply takes an entry in. Those of other parts of the engine change nothing.
+func (s *State) Apply(e journal.Entry) error {
+	switch e.Kind { //nolint:exhaustive // because the others are not the loop's
+	case journal.ModelRequested:
+		return add(&s.Requests, e)
+	case journal.ModelFailed:
+		return add(&s.Attempts, e)
+	case journal.ModelReplied:
+		return add(&s.Steps, e)
+	case journal.ToolIntended:
+		return s.intended(e)
+	case journal.ToolFinished:
+		return s.finished(e)
+	}
+	return nil
+}
+
+func (s *State) intended(e journal.Entry) error {
+	if err := add(&s.Intents, e); err != nil {
+		return err
+	}
+	if s.intents == nil {
+		s.intents = map[called]int{}
+	}
+	last := len(s.Intents) - 1
+	s.intents[called{s.Intents[last].Step, s.Intents[last].CallID}] = last
+	return nil
+}
+
+func (s *State) finished(e journal.Entry) error {
+	if err := add(&s.Finishes, e); err != nil {
+		return err
+	}
+	if s.finishes == nil {
+		s.finishes = map[called]int{}
+	}
+	last := len(s.Finishes) - 1
+	of := called{s.Finishes[last].Step, s.Finishes[last].CallID}
+	if _, ok := s.finishes[of]; !ok {
+		s.finishes[of] = last
+	}
+	return nil
+}
+
+func add[T any](all *[]T, e journal.Entry) error {
+	var v T
+	if err := json.Unmarshal(e.Payload, &v); err != nil {
+		return err
+	}
+	*all = append(*all, v)
+	return nil
+}
+
+// Messages are what was said since the prompt: each reply with the tools it asked for and what became of them. Only calls
+// that have ended are among them, and those of the last reply of all, which are not made, are left out.
+func (s *State) Messages() []model.Message {
+	var all []model.Message
+	for _, step := range s.Steps {
+		if step.Last {
+			step.Reply.ToolCalls = nil
+		}
+		all = append(all, model.Message{Role: model.RoleAssistant, Content: step.Reply.Text, ToolCalls: step.Reply.ToolCalls})
+		for _, c := range step.Reply.ToolCalls {
+			if f := s.finish(step.Step, c.ID); f != nil {
+				all = append(all, model.Message{Role: model.RoleTool, Content: f.Content, ToolCallID: c.ID})
+			}
+		}
+	}
+	return all
+}
+
+// LastStep is the newest reply; nil if there is none.
+func (s *State) LastStep() *Step {
+	if len(s.Steps) == 0 {
+		return nil
+	}
+	return &s.Steps[len(s.Steps)-1]
+}
+
+// ToolCalls is the number of calls that were made, or were about to be.
+func (s *State) ToolCalls() int {
+	n := 0
+	for _, i := range s.Intents {
+		if i.Attempt == 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// UnknownOutcomes is the number of calls of which nobody knows whether they were made. An intent without an end is one,
+// once the Turn has ended.
+func (s *State) UnknownOutcomes() int {
+	n := 0
+	for _, f := range s.Finishes {
+		if f.Outcome == Unknown {
+			n++
+		}
+	}
+	for _, i := range s.Intents {
+		if !i.Effect.Repeatable() && s.finish(i.Step, i.CallID) == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Spendings are what was used and what it cost, each request for itself.
+func (s *State) Spendings(yield func(model.Usage, *model.Cost) bool) {
+	for _, a := range s.Attempts {
+		if !yield(a.Usage, a.Cost) {
+			return
+		}
+	}
+	for _, step := range s.Steps {
+		if !yield(step.Reply.Usage, step.Cost) {
+			return
+		}
+	}
+}
+
+func (s *State) finish(step int, callID string) *Finish {
+	i, ok := s.finishes[called{step, callID}]
+	if !ok {
+		return nil
+	}
+	return &s.Finishes[i]
+}
+
+// intent is the newest intent of a call.
+func (s *State) intent(step int, callID string) *Intent {
+	i, ok := s.intents[called{step, callID}]
+	if !ok {
+		return nil
+	}
+	return &s.Intents[i]
+}
+
+// sent counts the requests to a candidate for a step that earlier runs have sent.
+func (s *State) sent(step int, c Candidate) int {
+	n := 0
+	for _, r := range s.Requests {
+		if r.Step == step && r.Provider == c.ProviderName && r.Model == c.Model {
+			n++
+		}
+	}
+	return n
+}

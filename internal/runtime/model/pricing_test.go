@@ -1,0 +1,50 @@
+package model_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+func pricing(currency, in, out, cached string) *model.Pricing {
+	return &model.Pricing{
+		Currency: currency, Input: decimal.RequireFromString(in), Output: decimal.RequireFromString(out), CacheRead: decimal.RequireFromString(cached),
+	}
+}
+
+func TestCostOfAUsage(t *testing.T) {
+	usd := pricing("USD", "2.50", "10", "1.25")
+	usage := func(in, out, cached int64) model.Usage {
+		return model.Usage{InputTokens: in, OutputTokens: out, CacheReadTokens: cached}
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		pricing *model.Pricing
+		usage   model.Usage
+		want    string // empty for no cost
+	}{
+		"unpriced":    {"without a price there is no cost", nil, usage(1000, 100, 0), ""},
+		"nothing":     {"nothing used costs nothing", usd, usage(0, 0, 0), "0 USD"},
+		"plain":       {"prices are per million", usd, usage(1000, 100, 0), "0.0035 USD"},
+		"cached":      {"tokens from the cache have their own price", usd, usage(1000, 0, 400), "0.002 USD"},
+		"only cached": {"more cached than sent costs the cached ones", usd, usage(10, 0, 1000), "0.00125 USD"},
+		"reasoning":   {"is a part of the output", usd, model.Usage{OutputTokens: 100, ReasoningTokens: 90}, "0.001 USD"},
+		"exact":       {"no digit is lost", pricing("USD", "0.000000001", "999999999.999999999", "0"), usage(1, 1, 0), "1000 USD"},
+		"smallest":    {"down to the last", pricing("USD", "0.000000001", "0", "0"), usage(1, 0, 0), "0.000000000000001 USD"},
+		"most":        {"nor at the largest count", pricing("USD", "0.1", "0", "0"), usage(model.MaxTokens, 0, 0), "112589990.6842624 USD"},
+		"free":        {"a price of zero is a price", pricing("EUR", "0", "0", "0"), usage(5, 5, 0), "0 EUR"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := ""
+			if c := tc.pricing.Cost(tc.usage); c != nil {
+				got = c.Amount.String() + " " + c.Currency
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}

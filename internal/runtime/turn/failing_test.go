@@ -1,0 +1,127 @@
+package turn_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+var errBroken = errors.New("the disk is full")
+
+// breaking is a journal of which some appends fail: so many from the n-th on, from 1. If written is set, the first of them
+// fails only after the entries were written, as for a connection that breaks before the answer.
+type breaking struct {
+	journal.Journal
+	n, times int
+	written  bool
+}
+
+// Append fails if it is among those that do.
+func (b *breaking) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
+	if b.n--; b.n > 0 || b.times == 0 {
+		return b.Journal.Append(ctx, uid, entries...)
+	}
+	b.times--
+	if b.written {
+		b.written = false
+		if err := b.Journal.Append(ctx, uid, entries...); err != nil {
+			return err
+		}
+	}
+	return errBroken
+}
+
+// ids fails the test if a request was sent twice, or under no name.
+func ids(t *testing.T, requests ...model.Request) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, r := range requests {
+		if r.ID == "" || seen[r.ID] {
+			t.Errorf("request %q was sent twice, or has no id", r.ID)
+		}
+		seen[r.ID] = true
+	}
+}
+
+// TestAJournalThatFailsForAWhile costs nothing: what has happened is written down, however long it takes.
+func TestAJournalThatFailsForAWhile(t *testing.T) {
+	// Appends: the preparation, a request, its failure, a request, its reply, the end.
+	for n := 1; n <= 6; n++ {
+		for _, written := range []bool{false, true} {
+			t.Run(fmt.Sprintf("append %d, written %t", n, written), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c, s := candidate("p0", 3, fails(model.Overloaded), says("Nothing."))
+					j := &journaltest.Memory{}
+					e := engine(&breaking{Journal: j, n: n, times: 20, written: written})
+					waits := 0
+					e.Waiting = func(in turn.Input, err error, again time.Duration) {
+						if waits++; in.UID != "uid" || !errors.Is(err, errBroken) || again <= 0 {
+							t.Errorf("Waiting is told of %q, %v and %s", in.UID, err, again)
+						}
+					}
+					in := input(c)
+					in.Timeout = time.Hour
+					result, err := e.Run(t.Context(), in)
+					if err != nil || result.Stop != turn.StopCompleted || result.Text != "Nothing." || s.asked() != 2 {
+						t.Fatalf("Run = %+v, %v after %d requests; want the answer, bought once", result, err, s.asked())
+					}
+					if waits != 20 {
+						t.Errorf("somebody was told of %d waits, want 20", waits)
+					}
+					ids(t, s.requests...)
+					if got := kinds(t, j); len(got) != 9 {
+						t.Errorf("the journal has %v, want each once", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestAJournalThatFailsForGood ends the run once its patience is at an end. The next one goes on: nothing is asked without a
+// record of it.
+func TestAJournalThatFailsForGood(t *testing.T) {
+	for n := 1; n <= 6; n++ {
+		for _, written := range []bool{false, true} {
+			t.Run(fmt.Sprintf("append %d, written %t", n, written), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c, s := candidate("p0", 9, fails(model.Overloaded), says("Nothing."))
+					j := &journaltest.Memory{}
+					e := engine(&breaking{Journal: j, n: n, times: -1, written: written})
+					e.Patience = time.Minute
+					in := input(c)
+					in.Timeout = time.Hour
+					begin := time.Now()
+					if result, err := e.Run(t.Context(), in); !errors.Is(err, errBroken) || result != nil {
+						t.Fatalf("Run = %+v, %v; want the journal's error: what is not recorded has not happened", result, err)
+					}
+					if took := time.Since(begin); took > time.Minute {
+						t.Errorf("the run took %s, want at most its patience of a minute", took)
+					}
+					before := s.asked()
+					in.Epoch = 2
+					result, err := engine(j).Run(t.Context(), in)
+					if err != nil || result.Stop != turn.StopCompleted || result.Text != "Nothing." {
+						t.Fatalf("the next run: %+v, %v; want the answer", result, err)
+					}
+					want := 2 // a failure and an answer
+					if n == 5 && !written {
+						want++ // a reply that could not be recorded for so long is lost
+					}
+					if s.asked() != want {
+						t.Errorf("asked %d times by the first run and %d in all, want %d in all", before, s.asked(), want)
+					}
+					ids(t, s.requests...)
+				})
+			})
+		}
+	}
+}

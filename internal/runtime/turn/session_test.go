@@ -1,0 +1,295 @@
+package turn_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// inTalk is the input of a Turn of a Session that says something.
+func inTalk(uid, message string, chain ...loop.Candidate) turn.Input {
+	in := input(chain...)
+	in.UID, in.Name, in.Session = uid, "turn-"+uid, &turn.Session{UID: "talk-uid", Name: "talk"}
+	in.Preparation = making(func(m *prepare.Input) { m.Turn.Message = message })
+	return in
+}
+
+func mustRun(t *testing.T, j journal.Journal, in turn.Input) *turn.Result {
+	t.Helper()
+	result, err := engine(j).Run(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+func history(t *testing.T, j journal.Journal) session.History {
+	t.Helper()
+	h, err := session.Load(t.Context(), j, "talk-uid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestAConversation(t *testing.T) {
+	for store, open := range journals {
+		t.Run(store, func(t *testing.T) {
+			j := open(t)
+			c, _ := candidate("p0", 1, answer{reply: calls("I look.", call("c1", "find"), call("c2", "send"))}, says("It is <here>."))
+			in := inTalk("a", "Where is it?", c)
+			in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("in the \u2028 shed")), named("send", tool.Destructive, saying(""))}
+			first := mustRun(t, j, in)
+			c, s := candidate("p0", 1, says("You are welcome."))
+			second := mustRun(t, j, inTalk("b", "Thanks.", c))
+			want := []model.Message{
+				{Role: model.RoleUser, Content: "Where is it?"},
+				{Role: model.RoleAssistant, Content: "I look.", ToolCalls: []model.ToolCall{call("c1", "find"), call("c2", "send")}},
+				{Role: model.RoleTool, Content: "in the \u2028 shed", ToolCallID: "c1"},
+				{Role: model.RoleTool, ToolCallID: "c2"},
+				{Role: model.RoleAssistant, Content: "It is <here>."},
+			}
+			if diff := cmp.Diff(want, history(t, j)[0].Messages); diff != "" {
+				t.Errorf("the first Turn has added: -want +got:\n%s", diff)
+			}
+			for i := range want {
+				want[i].Name = prepare.MessageHistory
+			}
+			messages := s.requests[0].Messages
+			from := slices.IndexFunc(messages, func(m model.Message) bool { return m.Name == prepare.MessageHistory })
+			if diff := cmp.Diff(want, messages[from:from+len(want)]); diff != "" {
+				t.Errorf("the second Turn was told, in order and whole: -want +got:\n%s", diff)
+			}
+			if last := messages[len(messages)-1]; last.Content != "Thanks." || second.MessageCount != first.MessageCount+len(want) {
+				t.Errorf("the prompt has %d messages and ends with %+v, want the history and the new message", second.MessageCount, last)
+			}
+			totals := session.Totals{
+				Turns: 2, Usage: model.Usage{InputTokens: 3000, OutputTokens: 300}, Cost: &finalize.Cost{Amount: "0.006", Currency: "USD"}, ContextTokens: 1100,
+			}
+			if diff := cmp.Diff(&turn.Place{UID: "talk-uid", Name: "talk", Number: 2, Totals: totals}, second.Session); diff != "" {
+				t.Errorf("place: -want +got:\n%s", diff)
+			}
+			if first.Session.Number != 1 || first.Session.Totals.Turns != 1 {
+				t.Errorf("the first Turn had the place %+v", first.Session)
+			}
+			// A Turn that is run again after others have ended keeps its number.
+			in.Epoch = 2
+			if again := mustRun(t, j, in); again.Session.Number != 1 || again.Session.Totals.Turns != 2 || len(history(t, j)) != 2 {
+				t.Errorf("the first Turn, run once more, has the place %+v in %d Turns", again.Session, len(history(t, j)))
+			}
+		})
+	}
+}
+
+// TestWhatATurnAddsToItsSession depends on its end.
+func TestWhatATurnAddsToItsSession(t *testing.T) {
+	cut := says("half an ans")
+	cut.reply.FinishReason = model.FinishLength
+	for name, tc := range map[string]struct {
+		reason   string
+		answers  []answer
+		change   func(*turn.Input)
+		stop     turn.Stop
+		number   int64
+		messages int
+		usage    model.Usage
+		context  int64
+	}{
+		"answered":     {"what was said", []answer{says("Yes.")}, nil, turn.StopCompleted, 2, 2, model.Usage{InputTokens: 1000, OutputTokens: 100}, 1100},
+		"out of steps": {"so with the best answer", []answer{asks("find", "{}"), says("Perhaps.")}, func(in *turn.Input) { in.Limits.MaxSteps = 1 }, turn.StopMaxSteps, 2, 4, model.Usage{InputTokens: 2000, OutputTokens: 200}, 1100},
+		"failed":       {"what it took, and no message without an answer", []answer{fails(model.Auth)}, nil, turn.StopModelError, 2, 0, model.Usage{InputTokens: 10}, 77},
+		"failed later": {"nor those of the steps before", []answer{asks("find", "{}"), fails(model.Auth)}, nil, turn.StopModelError, 2, 0, model.Usage{InputTokens: 1010, OutputTokens: 100}, 77},
+		"cut off":      {"half an answer is none", []answer{cut}, nil, turn.StopMaxOutputTokens, 2, 0, model.Usage{InputTokens: 1000, OutputTokens: 100}, 77},
+		"over budget":  {"so without any", []answer{asks("find", "{}")}, func(in *turn.Input) { in.Limits.MaxTokens = 1500 }, turn.StopBudget, 2, 0, model.Usage{InputTokens: 1000, OutputTokens: 100}, 77},
+		"prepared":     {"a Turn that asked no model adds nothing", nil, func(in *turn.Input) { in.PrepareOnly = true }, turn.StopPrepared, 0, 0, model.Usage{}, 77},
+		"not prepared": {"nor does one that could not", nil, func(in *turn.Input) {
+			in.Preparation = func(context.Context) (prepare.Input, error) { return prepare.Input{}, invalid.Field("f", "is wrong") }
+		}, turn.StopPreparationError, 0, 0, model.Usage{}, 77},
+		"no time":        {"or had no time to", nil, func(in *turn.Input) { in.Timeout = 0 }, turn.StopDeadline, 0, 0, model.Usage{}, 77},
+		"no budget left": {"or no budget", nil, func(in *turn.Input) { in.Limits.MaxTokens = 1 }, turn.StopBudget, 0, 0, model.Usage{}, 77},
+		"cancelled": {"or was not to", nil, func(in *turn.Input) {
+			cancelled := make(chan struct{})
+			close(cancelled)
+			in.Cancel = cancelled
+		}, turn.StopCancelled, 0, 0, model.Usage{}, 77},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			earlier := session.Turn{UID: "a", Messages: []model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "Hi."}}, ContextTokens: 77}
+			if _, err := session.Add(t.Context(), "talk-uid", earlier, journal.Options{Journal: j, Now: func() time.Time { return at }}); err != nil {
+				t.Fatal(err)
+			}
+			c, _ := candidate("p0", 1, append(tc.answers, says("never"))...)
+			in := inTalk("b", "Is it so?", c)
+			in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
+			if tc.change != nil {
+				tc.change(&in)
+			}
+			result := mustRun(t, j, in)
+			h := history(t, j)
+			if result.Stop != tc.stop || result.Session.Number != tc.number || h.Number("b") != tc.number {
+				t.Fatalf("the Turn ended with %s (%s) as number %d, want %s and %d: %s", result.Stop, result.Message, result.Session.Number, tc.stop, tc.number, tc.reason)
+			}
+			if len(h.Messages()) != 2+tc.messages || h.Totals().Usage != tc.usage || result.Session.Totals.ContextTokens != tc.context {
+				t.Errorf("the Session has %d messages and %+v, want %d more, %+v and a context of %d: %s", len(h.Messages()), h.Totals(), tc.messages, tc.usage, tc.context, tc.reason)
+			}
+			if last := h[len(h)-1]; tc.number > 0 && (last.Name != "turn-b" || last.Usage != result.Record.Usage) {
+				t.Errorf("the Session has %+v, want the Turn's name and usage", last)
+			}
+		})
+	}
+}
+
+// TestNoCallStaysWithoutAnAnswer: an endpoint would refuse the next Turn of the Session.
+func TestNoCallStaysWithoutAnAnswer(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, asks("find", "{}"), asks("find", "{}")) // also when no tool is offered
+	in := inTalk("a", "Is it so?", c)
+	in.Tools, in.Limits.MaxSteps = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}, 1
+	if result := mustRun(t, j, in); result.Stop != turn.StopMaxSteps {
+		t.Fatalf("the Turn ended with %s", result.Stop)
+	}
+	open := map[string]bool{}
+	for _, m := range history(t, j).Messages() {
+		for _, c := range m.ToolCalls {
+			open[c.ID] = true
+		}
+		delete(open, m.ToolCallID)
+	}
+	if len(open) > 0 {
+		t.Errorf("the calls %v have no answer", open)
+	}
+}
+
+// TestAResumedTurnKeepsItsHistory has other Turns in its Session by now, as when it was let in out of order.
+func TestAResumedTurnKeepsItsHistory(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, says("One."))
+	mustRun(t, j, inTalk("a", "First?", c))
+	one, _ := candidate("p0", 1, fails(model.Auth))
+	two, second := candidate("p1", 1, says("Two."))
+	in := inTalk("uid", "Second?", one, two)
+	stop := make(chan struct{})
+	close(stop)
+	in.Interrupt = stop // when it is prepared
+	if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) {
+		t.Fatal(err)
+	}
+	c, _ = candidate("p0", 1, says("Meanwhile."))
+	mustRun(t, j, inTalk("c", "Third?", c))
+	in.Epoch, in.Interrupt = 2, nil
+	result := mustRun(t, j, in)
+	if got := len(second.requests[0].Messages); result.Session.Number != 3 || got != 4+2 {
+		t.Errorf("the second model got %d messages and the Turn is number %d; want the two of the first Turn, as in the first prompt", got, result.Session.Number)
+	}
+}
+
+// blind is a journal of which the first reads of one UID end only with their context.
+type blind struct {
+	journal.Journal
+	uid   string
+	times int
+}
+
+// Read reads, or waits.
+func (b *blind) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	if uid != b.uid || b.times == 0 {
+		return b.Journal.Read(ctx, uid, after)
+	}
+	b.times--
+	return func(yield func(journal.Entry, error) bool) {
+		<-ctx.Done()
+		yield(journal.Entry{}, ctx.Err())
+	}
+}
+
+// TestAHistoryThatCannotBeRead is bounded by the Turn as all that goes into its prompt.
+func TestAHistoryThatCannotBeRead(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		do     func(*controls)
+		stop   turn.Stop
+	}{
+		"deadline":  {"the time of the Turn is over", func(*controls) {}, turn.StopDeadline},
+		"cancelled": {"a cancelled Turn ends at once", (*controls).cancel, turn.StopCancelled},
+		"abandoned": {"a later run may have more luck", func(c *controls) { c.abandon(errBroken) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, s := candidate("p0", 1, says("never asked"))
+				in := inTalk("b", "Is it so?", c)
+				ctx, ctl := control(t, &in)
+				time.AfterFunc(time.Second, func() { tc.do(ctl) })
+				result, err := engine(&blind{&journaltest.Memory{}, "talk-uid", 1}).Run(ctx, in)
+				if (result == nil) != (tc.stop == "") || result != nil && result.Stop != tc.stop || tc.stop == "" && !errors.Is(err, errBroken) || s.asked() != 0 {
+					t.Errorf("Run = %+v, %v after %d requests; want %q: %s", result, err, s.asked(), tc.stop, tc.reason)
+				}
+			})
+		})
+	}
+}
+
+// TestASessionThatCannotBeWritten loses nothing: the add is tried again, by this run or, if it must end, by the next.
+func TestASessionThatCannotBeWritten(t *testing.T) {
+	// Appends: the preparation, a request, its reply, the end, the Session.
+	for _, written := range []bool{false, true} {
+		for _, forGood := range []bool{false, true} {
+			t.Run(fmt.Sprintf("written %t, for good %t", written, forGood), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					j := &journaltest.Memory{}
+					c, s := candidate("p0", 1, says("Yes."))
+					in := inTalk("uid", "Is it so?", c)
+					times := 3
+					ctx, ctl := control(t, &in)
+					if forGood {
+						times = -1
+						time.AfterFunc(time.Hour, func() { ctl.abandon(context.Canceled) })
+					}
+					result, err := engine(&breaking{Journal: j, n: 5, times: times, written: written}).Run(ctx, in)
+					if forGood {
+						if err == nil || result != nil {
+							t.Fatalf("Run = %+v, %v; want an error: the Turn has not ended while its Session does not know", result, err)
+						}
+						in.Epoch = 2
+						result, err = engine(j).Run(t.Context(), in)
+					}
+					if err != nil || result.Stop != turn.StopCompleted || result.Session.Number != 1 || len(history(t, j)) != 1 || s.asked() != 1 {
+						t.Errorf("Run = %+v, %v after %d requests, and the Session has %d Turns; want it there once", result, err, s.asked(), len(history(t, j)))
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestASessionOfTwoCurrencies(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, says("One."))
+	first := mustRun(t, j, inTalk("a", "First?", c))
+	c, _ = candidate("p0", 1, says("Two."))
+	euro := *c.Pricing
+	euro.Currency = "EUR"
+	c.Pricing = &euro
+	second := mustRun(t, j, inTalk("b", "Second?", c))
+	if first.Session.Totals.Cost == nil || second.Session.Totals.Cost != nil || second.Record.Cost == nil || second.Session.Totals.Usage.InputTokens != 2000 {
+		t.Errorf("totals %+v and then %+v; want no cost once there are two currencies", first.Session.Totals, second.Session.Totals)
+	}
+}

@@ -1,0 +1,317 @@
+package turn_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// asks is an answer that asks for a tool.
+func asks(name, arguments string) answer {
+	return answer{reply: calls("", model.ToolCall{ID: "c1", Name: name, Arguments: arguments})}
+}
+
+func named(name string, effect tool.Effect, do func(context.Context, tool.Call) (tool.Result, error)) tool.Tool {
+	return tool.Tool{Tool: prompt.Tool{Name: name, Description: "Does it."}, Effect: effect, Caller: tool.CallerFunc(do)}
+}
+
+// saying is a tool's call that gives a text.
+func saying(text string) func(context.Context, tool.Call) (tool.Result, error) {
+	return func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{Content: text}, nil }
+}
+
+func TestATurnWithTools(t *testing.T) {
+	c, s := candidate("p0", 1, asks("find", `{"n":1}`), says("Found."))
+	in := input(c)
+	in.Tools = []tool.Tool{named("find", tool.ReadOnly, func(_ context.Context, c tool.Call) (tool.Result, error) {
+		return tool.Result{Content: c.IdempotencyKey + " " + string(c.Arguments)}, nil
+	})}
+	j := &journaltest.Memory{}
+	result, err := engine(j).Run(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := outcome{
+		Stop: turn.StopCompleted, Message: "the model answered", Text: "Found.", Counts: turn.Counts{Steps: 2, ModelRequests: 2, ToolCalls: 1},
+		Usage: model.Usage{InputTokens: 2000, OutputTokens: 200}, Cost: &finalize.Cost{Amount: "0.004", Currency: "USD"},
+		Provider: "p0", Citations: []string{"notes/a.md"}, Decided: true,
+	}
+	if diff := cmp.Diff(want, outcomeOf(result)); diff != "" {
+		t.Errorf("result: -want +got:\n%s", diff)
+	}
+	if got := result.Record.Decision.Strategy; got != finalize.StrategyToolAssisted || result.Preparation.ToolCount != 1 {
+		t.Errorf("strategy %s with %d tools, want %s with one", got, result.Preparation.ToolCount, finalize.StrategyToolAssisted)
+	}
+	kindsWant := []journal.Kind{
+		"run.started", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "tool.intended", "tool.finished",
+		"model.requested", "model.replied", "finalized",
+	}
+	if diff := cmp.Diff(kindsWant, kinds(t, j)); diff != "" {
+		t.Errorf("journal: -want +got:\n%s", diff)
+	}
+	messages := s.requests[1].Messages
+	if got := messages[len(messages)-1]; got.Role != model.RoleTool || got.ToolCallID != "c1" || got.Content != `uid/1/c1 {"n":1}` {
+		t.Errorf("the model was told %+v, want the result of the call", got)
+	}
+	if !strings.Contains(messages[0].Content, "find: Does it.") || len(s.requests[1].Tools) != 1 {
+		t.Errorf("the prompt does not speak of the tool, or it was not offered: %+v", s.requests[1].Tools)
+	}
+}
+
+func TestLoadSkill(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, arguments string
+		withSkill         bool
+		want              string
+	}{
+		"there":        {"as it was rendered", `{"key":"refunds"}`, true, `{"content":"For Bob & co, ask <first>.","key":"refunds","name":"Refunds"}`},
+		"another":      {"the model is told which there are", `{"key":"refund"}`, true, `error (invalid_arguments): key: no skill has the key "refund": use one of refunds`},
+		"none":         {"or that there is none", `{"key":"refunds"}`, false, `error (invalid_arguments): key: no skill has the key "refunds": none is available`},
+		"no arguments": {"a key is needed", ``, true, `error (invalid_arguments): key: no skill has the key "": use one of refunds`},
+		"a number":     {"a key is a text", `{"key":1}`, true, `error (invalid_arguments): the arguments must be {"key": "..."}`},
+	} {
+		for _, restart := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				c, s := candidate("p0", 1, asks("load_skill", tc.arguments), says("Done."))
+				in := input(c)
+				in.Preparation = making(func(m *prepare.Input) {
+					if tc.withSkill {
+						m.Profile.Variables = []prepare.Variable{{Name: "user", Default: "Bob"}}
+						m.Profile.Skills = []prepare.Skill{{Key: "refunds", Name: "Refunds", Content: "For {{ .user }} & co, ask <first>."}}
+						m.Agent.Available = []string{"refunds"}
+					}
+				})
+				j := &journaltest.Memory{}
+				result, err := engine(j).Run(t.Context(), in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if restart { // after the reply, or after the intent; the profile is gone by then
+					for n := 6; n <= 7; n++ {
+						c, s = candidate("p0", 1, says("Done."))
+						in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, gone(t)
+						if result, err = engine(copyOf(t, j, &journaltest.Memory{}, n)).Run(t.Context(), in); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				last := s.requests[len(s.requests)-1]
+				got := last.Messages[len(last.Messages)-1]
+				if result.Counts.ToolCalls != 1 || got.Role != model.RoleTool || got.Content != tc.want {
+					t.Errorf("the model was told %+v after %d calls, want %q: %s", got, result.Counts.ToolCalls, tc.want, tc.reason)
+				}
+				if offered := len(last.Tools) == 1 && last.Tools[0].Name == "load_skill"; offered != tc.withSkill {
+					t.Errorf("the endpoint was offered %+v, want load_skill where there is a skill: %t", last.Tools, tc.withSkill)
+				}
+			})
+		}
+	}
+}
+
+// TestToolsAreThoseOfThePrompt resumes a Turn whose agent has other tools by now: what was promised is offered again.
+func TestToolsAreThoseOfThePrompt(t *testing.T) {
+	c, s := candidate("p0", 1, asks("find", `{}`), says("Done."))
+	in := input(c)
+	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
+	j := &journaltest.Memory{}
+	if _, err := engine(j).Run(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	offered := s.requests[0].Tools
+	c, s = candidate("p0", 1, says("Done."))
+	in.Chain, in.Epoch, in.Preparation, in.Tools = []loop.Candidate{c}, 2, gone(t), []tool.Tool{named("other", tool.ReadOnly, saying("never"))}
+	if _, err := engine(copyOf(t, j, &journaltest.Memory{}, 6)).Run(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(offered, s.requests[0].Tools); diff != "" {
+		t.Errorf("tools: -first run +resumed run:\n%s", diff)
+	}
+	messages := s.requests[0].Messages
+	if got, want := messages[len(messages)-1].Content, `error (unavailable): there is no tool "find": use one of other, load_skill`; got != want {
+		t.Errorf("the model was told %q, want %q", got, want)
+	}
+}
+
+func TestTheEndOfATurnDuringACall(t *testing.T) {
+	stop := context.Canceled
+	for name, tc := range map[string]struct {
+		reason  string
+		effect  tool.Effect
+		do      func(*controls)
+		stop    turn.Stop
+		unknown int
+		calls   int
+		after   time.Duration
+	}{
+		"cancelled, does harm":    {"a cancelled Turn ends at once, and says what nobody knows", tool.Destructive, (*controls).cancel, turn.StopCancelled, 1, 1, time.Second},
+		"cancelled, does no harm": {"or that there is nothing to know", tool.ReadOnly, (*controls).cancel, turn.StopCancelled, 0, 1, time.Second},
+		"deadline, does harm":     {"so at the end of its time", tool.Destructive, func(*controls) {}, turn.StopDeadline, 1, 1, time.Minute},
+		"deadline, does no harm":  {"so at the end of its time", tool.Idempotent, func(*controls) {}, turn.StopDeadline, 0, 1, time.Minute},
+		"abandoned, does harm":    {"the next run ends the Turn", tool.Destructive, func(c *controls) { c.abandon(stop) }, "", 1, 1, time.Second},
+		"abandoned, does no harm": {"the next run makes the call again", tool.ReadOnly, func(c *controls) { c.abandon(stop) }, "", 0, 2, time.Second},
+		"interrupted":             {"a call is waited for", tool.Destructive, (*controls).interrupt, "", 0, 1, time.Minute - 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := &journaltest.Memory{}
+				c, s := candidate("p0", 1, asks("send", `{}`), says("Done."))
+				in := input(c)
+				ctx, ctl := control(t, &in)
+				called := 0
+				in.Tools = []tool.Tool{named("send", tc.effect, func(ctx context.Context, _ tool.Call) (tool.Result, error) {
+					called++
+					select {
+					case <-time.After(time.Minute - 1):
+						return tool.Result{Content: "sent"}, nil
+					case <-ctx.Done():
+						return tool.Result{}, ctx.Err()
+					}
+				})}
+				in.Tools[0].Timeout = time.Hour
+				if tc.stop == turn.StopDeadline {
+					in.Timeout -= time.Second
+				}
+				begin := time.Now()
+				time.AfterFunc(time.Second, func() { tc.do(ctl) })
+				result, err := engine(j).Run(ctx, in)
+				want := tc.after
+				if tc.stop == turn.StopDeadline {
+					want = in.Timeout
+				}
+				if took := time.Since(begin); took != want || (err == nil) != (tc.stop != "") || s.asked() != 1 {
+					t.Fatalf("Run = %+v, %v after %s and %d requests; want %q after %s: %s", result, err, took, s.asked(), tc.stop, want, tc.reason)
+				}
+				if tc.stop == "" { // the next run goes on
+					in.Epoch, in.Cancel, in.Interrupt = 2, nil, nil
+					if result, err = engine(j).Run(t.Context(), in); err != nil || result.Stop != turn.StopCompleted || s.asked() != 2 {
+						t.Fatalf("the next run = %+v, %v after %d requests; want the answer", result, err, s.asked())
+					}
+				} else if result.Stop != tc.stop {
+					t.Errorf("the Turn ended with %s, want %s", result.Stop, tc.stop)
+				}
+				if got := result.Counts; got.ToolCalls != 1 || got.UnknownOutcomes != tc.unknown || called != tc.calls {
+					t.Errorf("counts %+v of a tool that was called %d times, want one call, made %d times, and %d unknown outcomes: %s",
+						got, called, tc.calls, tc.unknown, tc.reason)
+				}
+			})
+		})
+	}
+}
+
+// TestACancelledTurnCountsWhatIsUnknown is cancelled while no run has it: nobody has judged the call that was cut off.
+func TestACancelledTurnCountsWhatIsUnknown(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, asks("send", `{}`), says("Done."))
+	in := input(c)
+	in.Tools = []tool.Tool{named("send", tool.Destructive, saying("sent"))}
+	if _, err := engine(j).Run(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	in.Epoch = 2
+	ctx, ctl := control(t, &in)
+	ctl.cancel()
+	result, err := engine(copyOf(t, j, &journaltest.Memory{}, 7)).Run(ctx, in)
+	if err != nil || result.Stop != turn.StopCancelled || result.Counts.UnknownOutcomes != 1 || result.Counts.Resumes != 1 {
+		t.Errorf("Run = %+v, %v; want the end and the call of which nobody knows", result, err)
+	}
+}
+
+func TestLongAnswers(t *testing.T) {
+	const bound = 32 << 10
+	for name, tc := range map[string]struct {
+		reason, text string
+		artifact     bool
+	}{
+		"short":          {"a status has it whole", "Nothing.", false},
+		"at the bound":   {"just so", strings.Repeat("x", bound), false},
+		"beyond":         {"an artifact has it", strings.Repeat("x", bound+1), true},
+		"far beyond":     {"also beyond the bound of an entry", strings.Repeat("x", 300<<10), true},
+		"grows in JSON":  {"the status is JSON", strings.Repeat("\n", bound/2+1), true},
+		"HTML":           {"in which these take six bytes", strings.Repeat("<", bound/6+1), true},
+		"HTML, just so":  {"in which these take six bytes", strings.Repeat("<", bound/6), false},
+		"replaced bytes": {"these take three", strings.Repeat("\uFFFD", bound/3), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			c, _ := candidate("p0", 1, says(tc.text))
+			result, err := engine(j).Run(t.Context(), input(c))
+			if err != nil || result.Text != tc.text {
+				t.Fatalf("Run: %d bytes, %v; want the whole answer", len(result.Text), err)
+			}
+			if (result.Answer != nil) != tc.artifact {
+				t.Fatalf("the answer's artifact is %+v, want one: %t: %s", result.Answer, tc.artifact, tc.reason)
+			}
+			if !tc.artifact {
+				return
+			}
+			if result.Answer.Name != "answer.txt" || result.Answer.Bytes != int64(len(tc.text)) {
+				t.Errorf("the artifact is %+v", result.Answer)
+			}
+			a, err := j.Artifact(t.Context(), "uid", result.Answer.SHA256)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if content, err := a.Content(); err != nil || string(content) != tc.text {
+				t.Errorf("the artifact has %d bytes (error %v), want the answer", len(content), err)
+			}
+		})
+	}
+}
+
+// TestPricesAreThoseOfTheirTime resumes a Turn whose model has become dearer.
+func TestPricesAreThoseOfTheirTime(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, asks("find", `{}`), says("Done."))
+	in := input(c)
+	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
+	if _, err := engine(j).Run(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	c, _ = candidate("p0", 1, says("Done."))
+	c.Pricing = &model.Pricing{Currency: "USD", Input: decimal.NewFromInt(100), Output: decimal.NewFromInt(100)}
+	in.Chain, in.Epoch = []loop.Candidate{c}, 2
+	for entries, want := range map[int]string{8: "0.112", 10: "0.004"} { // before the second request, and after its reply
+		result, err := engine(copyOf(t, j, &journaltest.Memory{}, entries)).Run(t.Context(), in)
+		if err != nil || result.Record.Cost == nil || result.Record.Cost.Amount != want {
+			t.Errorf("after %d entries the Turn cost %s (error %v), want %s: what was bought was bought", entries, asJSON(t, result.Record.Cost), err, want)
+		}
+	}
+}
+
+// TestAnIntentNamesAll is what a person finds in the journal.
+func TestAnIntentNamesAll(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, asks("send", `{"to":"<Bob>"}`), says("Done."))
+	in := input(c)
+	in.Tools = []tool.Tool{named("send", "", saying("sent"))}
+	if _, err := engine(j).Run(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	want := loop.Intent{
+		Step: 1, CallID: "c1", Name: "send", Arguments: json.RawMessage(`{"to":"<Bob>"}`), Effect: tool.Destructive, IdempotencyKey: "uid/1/c1", Attempt: 1,
+	}
+	got := payloads[loop.Intent](t, j, journal.ToolIntended)[0]
+	got.Arguments = json.RawMessage(strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(string(got.Arguments)))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if started := payloads[map[string]string](t, j, journal.RunStarted); len(started) != 1 {
+		t.Errorf("the journal has %v, want who began", started)
+	}
+}

@@ -1,0 +1,111 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// page reads entries until a page has enough of them or of bytes. The length of a payload is known without reading it.
+const page = `SELECT seq, epoch, kind, version, time, payload, artifact FROM (
+    SELECT *, sum(octet_length(payload)) OVER (ORDER BY seq) - octet_length(payload) AS before
+    FROM capstan_journal WHERE turn_uid = $1 AND seq > $2 ORDER BY seq LIMIT $3
+) AS p WHERE before < $4 ORDER BY seq`
+
+// Read returns the entries of a UID after a place, in order. A page takes at most a minute, and no connection is held between
+// pages.
+func (s *Store) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	return store.Pages(after, func(after int64) ([]journal.Entry, bool, error) {
+		entries, err := read(ctx, s, entryOf, page, uid, after, store.PageEntries, store.PageBytes)
+		bytes := 0
+		for _, e := range entries {
+			bytes += len(e.Payload)
+		}
+		return entries, len(entries) == store.PageEntries || bytes >= store.PageBytes, err
+	})
+}
+
+func entryOf(row pgx.CollectableRow) (e journal.Entry, err error) {
+	var at string
+	var payload []byte
+	if err := row.Scan(&e.Seq, &e.Epoch, &e.Kind, &e.Version, &at, &payload, &e.Artifact); err != nil {
+		return e, err
+	}
+	if e.Time, err = time.Parse(time.RFC3339Nano, at); err != nil {
+		return e, fmt.Errorf("failed to read the time of entry %d: %w", e.Seq, err)
+	}
+	if len(payload) > 0 {
+		e.Payload = payload
+	}
+	return e, nil
+}
+
+// Artifact returns an artifact of a UID, or journal.ErrNoArtifact. It takes at most a minute.
+func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
+	found, err := read(ctx, s, func(row pgx.CollectableRow) (journal.Artifact, error) {
+		a := journal.Artifact{SHA256: sha256}
+		return a, row.Scan(&a.Bytes, &a.Data)
+	}, `SELECT bytes, data FROM capstan_artifact WHERE turn_uid = $1 AND sha256 = $2`, uid, sha256)
+	if err != nil {
+		return journal.Artifact{}, err
+	}
+	if len(found) == 0 {
+		return journal.Artifact{}, journal.ErrNoArtifact
+	}
+	return found[0], nil
+}
+
+// UIDs returns UIDs that have entries and are not retired, those after one, in byte order. It takes at most a minute.
+func (s *Store) UIDs(ctx context.Context, after string, most int) ([]string, error) {
+	return read(ctx, s, pgx.RowTo[string], `SELECT turn_uid FROM capstan_turn
+		WHERE retired_at IS NULL AND turn_uid COLLATE "C" > $1 ORDER BY turn_uid COLLATE "C" LIMIT $2`, after, max(most, 0))
+}
+
+// size takes the rows from the server's statistics: the ones that it keeps while it writes, which begin at 0 after a crash, or
+// what the last ANALYZE has found, which grows old. Neither is too low for long.
+const size = `WITH kept AS (
+    SELECT c.relname AS name, pg_total_relation_size(c.oid) AS bytes, greatest(live, c.reltuples)::bigint AS rows
+    FROM pg_class AS c, pg_stat_get_live_tuples(c.oid) AS live
+    WHERE c.oid IN ('capstan_turn'::regclass, 'capstan_journal'::regclass, 'capstan_artifact'::regclass)
+)
+SELECT (SELECT rows FROM kept WHERE name = 'capstan_turn'),
+    (SELECT count(*) FROM capstan_turn WHERE retired_at IS NOT NULL),
+    (SELECT rows FROM kept WHERE name = 'capstan_journal'),
+    (SELECT rows FROM kept WHERE name = 'capstan_artifact'),
+    (SELECT sum(bytes)::bigint FROM kept)`
+
+// Size returns how much there is. Bytes is exact, and so is Retired, which is counted over an index of the retired journals
+// alone. The other numbers are the estimates that the server keeps for itself: they lag by some seconds, and after a purge
+// they are too high, by a tenth or so, until the server has analyzed the tables.
+func (s *Store) Size(ctx context.Context) (z store.Size, err error) {
+	err = s.again(ctx, readTimeout, func(ctx context.Context) error {
+		return s.pool.QueryRow(ctx, size).Scan(&z.Journals, &z.Retired, &z.Entries, &z.Artifacts, &z.Bytes)
+	})
+	if err != nil {
+		return store.Size{}, err
+	}
+	z.Journals = max(z.Journals, z.Retired)
+	return z, nil
+}
+
+// read collects the rows of a query.
+func read[T any](ctx context.Context, s *Store, row pgx.RowToFunc[T], query string, args ...any) (all []T, err error) {
+	err = s.again(ctx, readTimeout, func(ctx context.Context) error {
+		rows, err := s.pool.Query(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.AppendRows([]T(nil), rows, row)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}

@@ -1,0 +1,221 @@
+package sqlite_test
+
+import (
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// must expects an error that says something, and how to get out of it.
+func must(t *testing.T, what string, err error, want ...string) {
+	t.Helper()
+	for _, text := range want {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: error %v, want it to say %q", what, err, text)
+		}
+	}
+}
+
+// fine expects that a store works, and that a journal has so many entries and takes another one.
+func fine(t *testing.T, s *sqlite.Store, uid string, n int) {
+	t.Helper()
+	if got, err := journal.Collect(t.Context(), s, uid); err != nil || len(got) != n {
+		t.Errorf("journal %q has %d entries (error %v), want the %d that were written", uid, len(got), err, n)
+	}
+	if err := s.Append(t.Context(), uid, entry(int64(n+1))); err != nil {
+		t.Errorf("Append to %q: %v, want the work to go on", uid, err)
+	}
+	if err := s.Check(t.Context()); err != nil {
+		t.Errorf("Check: %v, want all to be well", err)
+	}
+}
+
+// filled makes a file with journals of 20 entries each, which have some MiB together, and returns the UIDs.
+func filled(t *testing.T, path string) (uids []string) {
+	t.Helper()
+	s := openAt(t, path)
+	for i := range 20 {
+		uid := fmt.Sprintf("turn-%02d", i)
+		uids = append(uids, uid)
+		for seq := range int64(20) {
+			e := entry(seq + 1)
+			e.Payload = fmt.Appendf(nil, "%q", strings.Repeat("reply ", 2000))
+			if err := s.Append(t.Context(), uid, e); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return uids
+}
+
+// overwrite puts noise into a part of a file, given in shares of its size.
+func overwrite(t *testing.T, path string, from, to float64) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := int64(from * float64(info.Size()))
+	noise := make([]byte, int64(to*float64(info.Size()))-first)
+	_, _ = rand.Read(noise) // which never fails
+	_, err = f.WriteAt(noise, first)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOpenFindsDamage(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		harm   func(t *testing.T, path string)
+	}{
+		"Header": {
+			reason: "without its head nobody knows what the file is",
+			harm: func(t *testing.T, path string) {
+				f, err := os.OpenFile(path, os.O_RDWR, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = f.WriteAt(make([]byte, 100), 0)
+				if err := errors.Join(err, f.Close()); err != nil {
+					t.Fatal(err)
+				}
+			},
+		},
+		"Middle": {
+			reason: "a Turn whose pages are gone would fail when it is at work",
+			harm:   func(t *testing.T, path string) { overwrite(t, path, 0.5, 0.6) },
+		},
+		"Truncated": {
+			reason: "a copy that was cut short is no backup",
+			harm: func(t *testing.T, path string) {
+				if err := os.Truncate(path, 1<<20); err != nil {
+					t.Fatal(err)
+				}
+			},
+		},
+		"Text": {
+			reason: "another program's file must not be touched",
+			harm: func(t *testing.T, path string) {
+				if err := os.WriteFile(path, []byte(strings.Repeat("this is no database. ", 1000)), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "journal.db")
+			filled(t, path)
+			tc.harm(t, path)
+			s, err := sqlite.Open(t.Context(), path)
+			if err == nil {
+				t.Fatal(errors.Join(fmt.Errorf("Open has found nothing wrong: %s", tc.reason), s.Close()))
+			}
+			must(t, "Open", err, path, "the file is damaged", "backup", ".recover")
+		})
+	}
+}
+
+func TestDamageWhileOpenIsFoundByUseAndToldByCheck(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	uids := filled(t, path)
+	s := openAt(t, path)
+	overwrite(t, path, 0.5, 0.6)
+	if err := s.Check(t.Context()); err != nil {
+		t.Errorf("Check: %v, want nothing as long as nobody has met the damage", err)
+	}
+	var damaged, whole int
+	for _, uid := range uids {
+		got, err := journal.Collect(t.Context(), s, uid)
+		if err == nil && len(got) == 20 {
+			whole++
+			continue
+		}
+		damaged++
+		must(t, "Read", err, "the file is damaged", ".recover")
+	}
+	if damaged == 0 || whole == 0 {
+		t.Errorf("%d journals are damaged and %d are whole, want some of both", damaged, whole)
+	}
+	must(t, "Check", s.Check(t.Context()), path, "the file is damaged", ".recover")
+}
+
+func TestAnOverwrittenHeadIsFoundWhileOpen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	filled(t, path)
+	s := openAt(t, path)
+	overwrite(t, path, 0, 0.001)
+	must(t, "Check", s.Check(t.Context()), path, "the head of the journal", "the file is damaged", ".recover")
+}
+
+// pragma sets something on the one connection of a store.
+func pragma(t *testing.T, db *sql.DB, set string, args ...any) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), fmt.Sprintf("PRAGMA "+set, args...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReadOnly(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
+		t.Fatal(err)
+	}
+	db := s.Alone()
+	pragma(t, db, "query_only = on")
+	must(t, "Append", s.Append(t.Context(), "a", entry(2)), "read-only", "mount the volume for writing")
+	must(t, "Check", s.Check(t.Context()), "failed to write to the journal", "mount the volume for writing")
+	if got, err := journal.Collect(t.Context(), s, "a"); err != nil || len(got) != 1 {
+		t.Errorf("%d entries (error %v), want the one that was written to be read all the same", len(got), err)
+	}
+	pragma(t, db, "query_only = off")
+	fine(t, s, "a", 1)
+}
+
+func TestFull(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
+		t.Fatal(err)
+	}
+	db := s.Alone()
+	var pages int
+	if err := db.QueryRowContext(t.Context(), "PRAGMA page_count").Scan(&pages); err != nil {
+		t.Fatal(err)
+	}
+	pragma(t, db, "max_page_count = %d", pages+10)
+	must(t, "Append", s.Append(t.Context(), "a", large(2)), "full", "make room or enlarge the volume")
+	must(t, "Check", s.Check(t.Context()), "failed to write to the journal", "make room or enlarge the volume")
+	if err := s.Append(t.Context(), "b", entry(1)); err != nil {
+		t.Errorf("Append of an entry for which there is room: %v", err)
+	}
+	must(t, "Check after an append that was small enough", s.Check(t.Context()), "make room or enlarge the volume")
+	pragma(t, db, "max_page_count = %d", pages+10_000)
+	fine(t, s, "a", 1)
+	if err := s.Append(t.Context(), "a", large(3)); err != nil {
+		t.Errorf("Append of what there was no room for: %v", err)
+	}
+	fine(t, s, "b", 1)
+}
+
+// large is an entry with an artifact of 2 MiB.
+func large(seq int64) journal.Entry {
+	a := journal.Artifact{SHA256: "0123", Bytes: 2 << 20, Data: make([]byte, 2<<20)}
+	e := entry(seq)
+	e.Artifacts = []journal.Artifact{a}
+	return e
+}

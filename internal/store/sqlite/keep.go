@@ -1,0 +1,127 @@
+package sqlite
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+const (
+	// retireAtOnce bounds the journals that one transaction retires.
+	retireAtOnce = 500
+	// purgePages bounds the pages of the file that one transaction deletes, roughly. Appends wait for that long.
+	purgePages = 512
+	// pageBytes is the size of a page, roughly.
+	pageBytes = 4096
+)
+
+// Retire marks journals as retired at a time.
+func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error {
+	for some := range slices.Chunk(uids, retireAtOnce) {
+		err := s.change(ctx, func(t *tx) error {
+			for _, uid := range some {
+				n, err := t.exec(`UPDATE head SET retired_at = ? WHERE uid = ? AND retired_at IS NULL`, at.UnixMicro(), uid)
+				if err != nil {
+					return err
+				}
+				t.added.Retired += n
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Purge deletes at most so many journals that were retired at or before a time, oldest first, in many small transactions.
+// The file keeps its size: what comes next takes the room.
+func (s *Store) Purge(ctx context.Context, before time.Time, most int) (purged int, err error) {
+	uids, err := s.strings(ctx, `SELECT uid FROM head WHERE retired_at <= ? ORDER BY retired_at, uid LIMIT ?`, before.UnixMicro(), max(most, 0))
+	if err != nil {
+		return 0, s.failed(err)
+	}
+	for purged < len(uids) {
+		var n int
+		err := s.change(ctx, func(t *tx) (err error) {
+			n, err = t.purge(uids[purged:])
+			return err
+		})
+		if err != nil {
+			return purged, err
+		}
+		purged += n
+	}
+	return purged, nil
+}
+
+// purge deletes journals until that has cost enough, and returns how many are gone as a whole. A journal's head goes last, so
+// that the rest of it is found again.
+func (t *tx) purge(uids []string) (gone int, err error) {
+	left := int64(purgePages)
+	for _, uid := range uids {
+		entries, err := t.prune(ofEntries, uid, &left)
+		t.added.Entries -= entries
+		if err != nil || left <= 0 {
+			return gone, err
+		}
+		artifacts, err := t.prune(ofArtifacts, uid, &left)
+		t.added.Artifacts -= artifacts
+		if err != nil || left <= 0 {
+			return gone, err
+		}
+		heads, err := t.exec(`DELETE FROM head WHERE uid = ?`, uid)
+		if err != nil {
+			return gone, err
+		}
+		t.added.Journals -= heads
+		t.added.Retired -= heads
+		gone++
+		if left--; left <= 0 {
+			return gone, nil
+		}
+	}
+	return gone, nil
+}
+
+// part is what a table holds of a journal: find yields a key and the bytes of each row, remove deletes those up to a key.
+type part struct{ find, remove string }
+
+var (
+	ofEntries = part{
+		find:   `SELECT seq, octet_length(payload) FROM journal WHERE uid = ? ORDER BY seq`,
+		remove: `DELETE FROM journal WHERE uid = ? AND seq <= ?`,
+	}
+	ofArtifacts = part{
+		find:   `SELECT sha256, octet_length(data) FROM artifact WHERE uid = ? ORDER BY sha256`,
+		remove: `DELETE FROM artifact WHERE uid = ? AND sha256 <= ?`,
+	}
+)
+
+// prune deletes rows of a journal as long as pages are left, of which it takes what they have. If some are left then, none
+// of the rows is.
+func (t *tx) prune(p part, uid string, left *int64) (deleted int64, err error) {
+	last, err := t.reach(p, uid, left)
+	if err != nil || last == nil {
+		return 0, err
+	}
+	return t.exec(p.remove, uid, last)
+}
+
+// reach returns the key of the last row that there are pages left for, and nil if there is no row.
+func (t *tx) reach(p part, uid string, left *int64) (last any, err error) {
+	rows, err := t.Query(p.find, uid) //nolint:noctx // because the transaction carries the context
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports what matters
+	for *left > 0 && rows.Next() {
+		var bytes int64
+		if err := rows.Scan(&last, &bytes); err != nil {
+			return nil, err
+		}
+		*left -= 1 + bytes/pageBytes
+	}
+	return last, rows.Err()
+}

@@ -1,0 +1,103 @@
+//go:build unix
+
+package sqlite_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+func TestDiskThatTakesNoMore(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
+		t.Fatal(err)
+	}
+	// No file of this process may grow beyond the limit: a write to the log fails as that to a broken disk does.
+	var before syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &before); err != nil {
+		t.Fatal(err)
+	}
+	signal.Ignore(syscall.SIGXFSZ)
+	limit := func(to syscall.Rlimit) {
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit(syscall.Rlimit{Cur: 1 << 20, Max: before.Max})
+	defer func() {
+		limit(before)
+		signal.Reset(syscall.SIGXFSZ)
+	}()
+	must(t, "Append", s.Append(t.Context(), "a", large(2)), "the disk did not do what it was told", "look at the volume and its limits")
+	must(t, "Check", s.Check(t.Context()), "failed to write to the journal", "look at the volume and its limits")
+	limit(before)
+	fine(t, s, "a", 1)
+	if err := s.Append(t.Context(), "a", large(3)); err != nil {
+		t.Errorf("Append of what could not be written: %v", err)
+	}
+}
+
+// nobody is the environment variable with the file that a child of the test opens as a user who owns nothing.
+const nobody = "CAPSTAN_TEST_OPEN_AS_NOBODY"
+
+// openAsNobody opens a file and prints what became of it.
+func openAsNobody(path string) error {
+	if os.Geteuid() == 0 {
+		const id = 65534
+		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(id), syscall.Setuid(id)); err != nil {
+			return err
+		}
+	}
+	s, err := sqlite.Open(context.Background(), path)
+	if err != nil {
+		_, err = fmt.Fprintln(os.Stdout, err)
+		return err
+	}
+	_, err = fmt.Fprintln(os.Stdout, "opened")
+	return errors.Join(err, s.Close())
+}
+
+func TestOpenOfWhatMayNotBeWritten(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason       string
+		file, folder os.FileMode
+		want         string
+	}{
+		"File":   {"a file of another user", 0o444, 0o755, "it must be a file that the user of this process may read and write"},
+		"Folder": {"the log beside the file cannot be made", 0o666, 0o555, "let the user of this process own both"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			path := filepath.Join(folder, "journal.db")
+			filled(t, path)
+			if err := errors.Join(os.Chmod(filepath.Dir(folder), 0o755), os.Chmod(path, tc.file), os.Chmod(folder, tc.folder)); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := os.Chmod(folder, 0o700); err != nil {
+					t.Error(err)
+				}
+			})
+			program, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			child := exec.CommandContext(t.Context(), program)
+			child.Env = append(os.Environ(), nobody+"="+path)
+			said, err := child.Output()
+			if err != nil {
+				t.Fatalf("the child failed: %v: %s", err, said)
+			}
+			must(t, "Open: "+tc.reason, errors.New(string(said)), path, tc.want)
+		})
+	}
+}

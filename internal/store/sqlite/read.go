@@ -1,0 +1,96 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// Read returns the entries of a UID after a place, in order. Each page is a snapshot of its own.
+func (s *Store) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	return store.Pages(after, func(after int64) ([]journal.Entry, bool, error) {
+		entries, more, err := s.page(ctx, uid, after)
+		return entries, more, s.failed(err)
+	})
+}
+
+func (s *Store) page(ctx context.Context, uid string, after int64) (entries []journal.Entry, more bool, err error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT seq, epoch, kind, version, time, payload, artifact FROM journal
+		WHERE uid = ? AND seq > ? ORDER BY seq LIMIT ?`, uid, after, store.PageEntries)
+	if err != nil {
+		return nil, false, err
+	}
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports what matters
+	bytes := 0
+	for rows.Next() {
+		var e journal.Entry
+		var at string
+		var payload []byte
+		if err := rows.Scan(&e.Seq, &e.Epoch, &e.Kind, &e.Version, &at, &payload, &e.Artifact); err != nil {
+			return nil, false, err
+		}
+		if e.Time, err = time.Parse(time.RFC3339Nano, at); err != nil {
+			return nil, false, fmt.Errorf("failed to read the time of entry %d: %w", e.Seq, err)
+		}
+		if len(payload) > 0 {
+			e.Payload = payload
+		}
+		entries = append(entries, e)
+		if bytes += len(payload); bytes >= store.PageBytes {
+			return entries, true, nil
+		}
+	}
+	return entries, len(entries) == store.PageEntries, rows.Err()
+}
+
+// Artifact returns an artifact of a UID, or journal.ErrNoArtifact.
+func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
+	a := journal.Artifact{SHA256: sha256}
+	err := s.db.QueryRowContext(ctx, `SELECT bytes, data FROM artifact WHERE uid = ? AND sha256 = ?`, uid, sha256).Scan(&a.Bytes, &a.Data)
+	if errors.Is(err, sql.ErrNoRows) {
+		return journal.Artifact{}, journal.ErrNoArtifact
+	}
+	if err != nil {
+		return journal.Artifact{}, s.failed(err)
+	}
+	return a, nil
+}
+
+// UIDs returns UIDs that have entries and are not retired, those after one, in byte order.
+func (s *Store) UIDs(ctx context.Context, after string, most int) ([]string, error) {
+	uids, err := s.strings(ctx, `SELECT uid FROM head WHERE retired_at IS NULL AND uid > ? ORDER BY uid LIMIT ?`, after, max(most, 0))
+	return uids, s.failed(err)
+}
+
+// Size returns how much there is. All of it is counted while it is written, but for Bytes, which is the size of the file
+// without its log; the log is of 4 MiB or so.
+func (s *Store) Size(ctx context.Context) (store.Size, error) {
+	var z store.Size
+	err := s.db.QueryRowContext(ctx, `SELECT journals, retired, entries, artifacts, page_count * page_size
+		FROM total, pragma_page_count(), pragma_page_size()`).Scan(&z.Journals, &z.Retired, &z.Entries, &z.Artifacts, &z.Bytes)
+	return z, s.failed(err)
+}
+
+// strings collects a column of text.
+func (s *Store) strings(ctx context.Context, query string, args ...any) ([]string, error) {
+	rows, err := s.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports what matters
+	var all []string
+	for rows.Next() {
+		var one string
+		if err := rows.Scan(&one); err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}

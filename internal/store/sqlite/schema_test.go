@@ -1,0 +1,105 @@
+package sqlite_test
+
+import (
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/pressly/goose/v3"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// at works on a file as a version of the schema, from which it may come up or down.
+func at(t *testing.T, path string, version int64, do func(db *sql.DB)) {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	migrations, err := sqlite.Migrations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider, err := goose.NewProvider(goose.DialectSQLite3, db, migrations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provider.UpTo(t.Context(), version); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provider.DownTo(t.Context(), version); err != nil {
+		t.Fatal(err)
+	}
+	do(db)
+}
+
+func TestJournalsOfTheVersionBeforeGoOn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	at(t, path, 1, func(db *sql.DB) {
+		if _, err := db.ExecContext(t.Context(), `INSERT INTO journal (turn_uid, seq, epoch, kind, time, payload) VALUES
+			('a', 1, 1, 'prepared', '1970-01-01T00:00:01Z', '{}'),
+			('a', 2, 3, 'prepared', '1970-01-01T00:00:02.5Z', '[1]'),
+			('b', 1, 9, 'prepared', '1970-01-01T00:00:01Z', '{}')`); err != nil {
+			t.Fatal(err)
+		}
+	})
+	want := []journal.Entry{entry(1), entry(2)}
+	want[1].Epoch, want[1].Time, want[1].Payload = 3, time.Unix(2, 5e8).UTC(), []byte("[1]")
+	for range 2 { // the second time it has been down in between
+		s := openAt(t, path)
+		got, err := journal.Collect(t.Context(), s, "a")
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("entries (error %v): -want +got:\n%s", err, diff)
+		}
+		if uids, err := s.UIDs(t.Context(), "", 10); err != nil || !slices.Equal(uids, []string{"a", "b"}) {
+			t.Errorf("UIDs: %v, %v; want a and b", uids, err)
+		}
+		size, err := s.Size(t.Context())
+		if diff := cmp.Diff(store.Size{Journals: 2, Entries: int64(len(want) + 1), Bytes: size.Bytes}, size); diff != "" || err != nil {
+			t.Errorf("Size (error %v): -want +got:\n%s", err, diff)
+		}
+		next := entry(int64(len(want) + 1))
+		next.Epoch = 2
+		if err := s.Append(t.Context(), "a", next); !errors.Is(err, journal.ErrFenced) {
+			t.Errorf("Append of an epoch that was fenced off before: %v, want ErrFenced", err)
+		}
+		next.Epoch = 3
+		if err := s.Append(t.Context(), "a", next); err != nil {
+			t.Errorf("Append: %v", err)
+		}
+		want = append(want, next)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		at(t, path, 1, func(*sql.DB) {})
+	}
+}
+
+func TestOpenLeavesANewerSchemaAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	at(t, path, 2, func(db *sql.DB) {
+		if _, err := db.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)`); err != nil {
+			t.Fatal(err)
+		}
+	})
+	s, err := sqlite.Open(t.Context(), path)
+	if err == nil {
+		t.Fatal(errors.Join(errors.New("Open took a schema of which it knows nothing"), s.Close()))
+	}
+	if !errors.Is(err, journal.ErrNewer) {
+		t.Errorf("Open: %v, want ErrNewer", err)
+	}
+	must(t, "Open", err, path, "version 99", "run that version, or a later one")
+}

@@ -1,0 +1,130 @@
+package transcript
+
+import (
+	"encoding/json"
+	"maps"
+	"regexp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// What the scalars that stay look like. What does not is redacted, whatever its field is called: names of tools and of calls
+// are written by models.
+var (
+	// word of an enumeration, a kind, a section, a tag.
+	word = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
+	// name of an object or a model, also several with slashes between them.
+	name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,511}$`)
+	// said is the name of a tool or the id of a call as a model wrote it.
+	said = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}$`)
+	// digest in hexadecimal.
+	digest = regexp.MustCompile(`^[0-9a-f]{16,128}$`)
+	// amount of money.
+	amount = regexp.MustCompile(`^[0-9]{1,30}(\.[0-9]{1,30})?$`)
+	// instant of time.
+	instant = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{5,20}(Z|[+-][0-9]{2}:[0-9]{2})$`)
+)
+
+// looksLike keeps texts of a form.
+func looksLike(form *regexp.Regexp) scalar {
+	return func(value json.RawMessage) bool {
+		var text string
+		return json.Unmarshal(value, &text) == nil && (text == "" || form.MatchString(text))
+	}
+}
+
+// Rules for scalars.
+var (
+	aWord    = looksLike(word)
+	aName    = looksLike(name)
+	aCall    = looksLike(said)
+	aDigest  = looksLike(digest)
+	anAmount = looksLike(amount)
+	aTime    = looksLike(instant)
+	aNumber  = scalar(func(value json.RawMessage) bool {
+		var n json.Number
+		return value[0] != '"' && json.Unmarshal(value, &n) == nil
+	})
+	aSwitch = scalar(func(value json.RawMessage) bool {
+		var b bool
+		return json.Unmarshal(value, &b) == nil
+	})
+)
+
+// Rules for parts that several payloads have.
+var (
+	usage = fields{
+		"inputTokens": aNumber, "outputTokens": aNumber, "reasoningTokens": aNumber, "cacheReadTokens": aNumber,
+		"cacheCreationTokens": aNumber,
+	}
+	cost     = fields{"amount": anAmount, "currency": aWord}
+	revision = fields{"name": aName, "id": aName, "version": aName, "generation": aNumber}
+	calls    = each{fields{"id": aCall, "name": aCall}}
+	message  = fields{"role": aWord, "name": aWord, "stableChars": aNumber, "toolCalls": calls, "toolCallID": aCall}
+	tools    = each{fields{
+		"name": aName, "endsTurn": aSwitch,
+		"parameters": each{fields{"name": aName, "type": aWord, "required": aSwitch}},
+	}}
+	report = fields{
+		"mode": aWord, "chars": aNumber, "stableChars": aNumber, "dynamicChars": aNumber, "sectionsAsked": each{aWord}, "sections": each{aWord},
+		"toolCount": aNumber, "promptHash": aDigest, "renderHash": aDigest, "contextHash": aDigest, "profile": revision,
+		"contributions": each{fields{"name": aName, "trusted": aSwitch, "chars": aNumber, "leftOut": aNumber}},
+		"variables":     each{aName}, "replacedBytes": aNumber,
+	}
+)
+
+// kept is what stays of the payload of each kind. Of a kind that is not here nothing does.
+var kept = map[journal.Kind]rule{
+	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName},
+	journal.PreparationInput: fields{"zone": aName, "input": fields{
+		"Agent":   fields{"Name": aName, "Thinking": aWord, "MaxMemories": aNumber, "AllowsTrusted": aSwitch},
+		"Profile": fields{"Name": aName, "ID": aName, "Version": aName, "Generation": aNumber, "Mode": aWord, "Sections": each{aWord}},
+		"Turn":    fields{"Name": aName, "Namespace": aName, "Mode": aWord, "Depth": aNumber},
+		"Tools":   tools, "Provider": aName, "Model": aName, "Now": aTime,
+	}},
+	journal.PromptRendered: with(revision, fields{
+		"renderHash": aDigest, "promptHash": aDigest, "contextHash": aDigest, "variables": each{aName},
+	}),
+	journal.Prepared: fields{
+		"provider": aName, "model": aName, "messages": each{message}, "tools": tools, "skills": each{fields{"key": aName}}, "report": report,
+	},
+	journal.ModelRequested: fields{"step": aNumber, "provider": aName, "model": aName, "attempt": aNumber, "id": aName},
+	journal.ModelFailed: fields{
+		"step": aNumber, "provider": aName, "model": aName, "kind": aWord, "usage": usage, "cost": cost, "durationMilliseconds": aNumber,
+		"unsent": aSwitch,
+	},
+	journal.ModelReplied: fields{
+		"step": aNumber, "provider": aName, "model": aName, "cost": cost, "durationMilliseconds": aNumber, "last": aSwitch,
+		"reply": fields{"toolCalls": calls, "finishReason": aWord, "usage": usage},
+	},
+	journal.ToolIntended: fields{
+		"step": aNumber, "callID": aCall, "name": aCall, "effect": aWord, "idempotencyKey": aName, "attempt": aNumber,
+	},
+	journal.ToolFinished: fields{
+		"step": aNumber, "callID": aCall, "name": aCall, "outcome": aWord, "class": aWord, "bytes": aNumber, "artifact": aDigest,
+		"durationMilliseconds": aNumber,
+	},
+	journal.Finalized: fields{
+		"stop": aWord, "preparation": report, "provider": aName, "model": aName, "messageCount": aNumber,
+		"counts": fields{
+			"steps": aNumber, "modelRequests": aNumber, "modelRetries": aNumber, "toolCalls": aNumber, "unknownOutcomes": aNumber, "resumes": aNumber,
+		},
+		"record": fields{
+			"usage": usage, "cost": cost,
+			"decision": fields{"key": aName, "strategy": aWord, "promptRenderHash": aDigest, "contextHash": aDigest},
+		},
+		"spent":    each{fields{"provider": aName, "model": aName, "usage": usage}},
+		"fallback": fields{"from": aName, "to": aName},
+		"answer":   fields{"name": aName, "sha256": aDigest, "bytes": aNumber},
+	},
+	journal.SessionTurn: fields{
+		"turnUID": aName, "turnName": aName, "messages": each{message}, "usage": usage, "cost": cost, "contextTokens": aNumber,
+	},
+}
+
+// with returns the rules of both.
+func with(a, b fields) fields {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}

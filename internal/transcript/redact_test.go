@@ -1,0 +1,255 @@
+package transcript_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/transcript"
+)
+
+// payloads are what the engine writes for each kind, as far as it exports the types; the others are written out.
+func payloads() map[journal.Kind]any {
+	return map[journal.Kind]any{
+		journal.RunStarted: &struct {
+			Executor  string `json:"executor"`
+			Namespace string `json:"namespace"`
+			Name      string `json:"name"`
+		}{},
+		journal.PreparationInput: &struct {
+			Input prepare.Input `json:"input"`
+			Zone  string        `json:"zone"`
+		}{},
+		journal.PromptRendered: &struct {
+			prepare.Revision
+			RenderHash  string   `json:"renderHash"`
+			PromptHash  string   `json:"promptHash"`
+			ContextHash string   `json:"contextHash"`
+			Variables   []string `json:"variables"`
+		}{},
+		journal.Prepared:       &prepare.Prepared{},
+		journal.ModelRequested: &loop.Request{},
+		journal.ModelFailed:    &loop.Attempt{},
+		journal.ModelReplied:   &loop.Step{},
+		journal.ToolIntended:   &loop.Intent{},
+		journal.ToolFinished:   &loop.Finish{},
+		journal.Finalized:      &turn.Result{},
+		journal.SessionTurn:    &session.Turn{},
+		"some.new.kind":        &struct{ Text, Name string }{},
+	}
+}
+
+// fill sets every text within a value, and gives every list and map an item.
+func fill(t *testing.T, v reflect.Value, text string) {
+	t.Helper()
+	switch into := v.Addr().Interface().(type) {
+	case *time.Time:
+		*into = time.Date(2026, 4, 9, 12, 0, 0, 0, time.UTC)
+		return
+	case *decimal.Decimal:
+		*into = decimal.NewFromInt(4711)
+		return
+	case *json.RawMessage:
+		said, err := json.Marshal(map[string]any{text: []any{text, map[string]int{"number": 4711}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		*into = said
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(text)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(7)
+	case reflect.Float64:
+		v.SetFloat(0.5)
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(t, v.Elem(), text)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(t, v.Index(0), text)
+	case reflect.Map:
+		item := reflect.New(v.Type().Elem()).Elem()
+		fill(t, item, text)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(reflect.ValueOf(text), item)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				fill(t, v.Field(i), text)
+			}
+		}
+	default:
+		t.Fatalf("a payload has a field of kind %s, which this test cannot fill: teach it", v.Kind())
+	}
+}
+
+func filled(t *testing.T, kind journal.Kind, payload any, text string) journal.Entry {
+	t.Helper()
+	fill(t, reflect.ValueOf(payload).Elem(), text)
+	return entry(t, kind, payload)
+}
+
+func entry(t *testing.T, kind journal.Kind, payload any) journal.Entry {
+	t.Helper()
+	data, err := json.Marshal(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return journal.Entry{Seq: 1, Epoch: 1, Kind: kind, Version: 1, Payload: data}
+}
+
+func TestNoTextSurvivesRedaction(t *testing.T) {
+	t.Parallel()
+	for kind, payload := range payloads() {
+		for _, canary := range []string{"the canary sings", "canary, 4711", "sings\nthe canary", "<canary>", "kanari €"} {
+			e := filled(t, kind, payload, canary)
+			got, err := transcript.Redact(e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !json.Valid(got) {
+				t.Errorf("%s: want JSON, have %s", kind, got)
+			}
+			for _, trace := range []string{"canar", "kanari", "sings"} {
+				if bytes.Contains(got, []byte(trace)) {
+					t.Errorf("%s: want no word of %q left, have %s", kind, canary, got)
+				}
+			}
+		}
+	}
+}
+
+// survivors are the fields that keep a text which looks like a name: the whole list. A text that is added to it is one that
+// people without a right to read conversations may see.
+var survivors = []string{
+	"finalized answer.name", "finalized fallback.from", "finalized fallback.to", "finalized model",
+	"finalized preparation.contributions.name", "finalized preparation.mode", "finalized preparation.profile.id",
+	"finalized preparation.profile.name", "finalized preparation.profile.version", "finalized preparation.sections",
+	"finalized preparation.sectionsAsked", "finalized preparation.variables", "finalized provider", "finalized record.cost.currency",
+	"finalized record.decision.key", "finalized record.decision.strategy", "finalized spent.model", "finalized spent.provider", "finalized stop",
+	"model.failed cost.currency", "model.failed kind", "model.failed model", "model.failed provider",
+	"model.replied cost.currency", "model.replied model", "model.replied provider", "model.replied reply.finishReason",
+	"model.replied reply.toolCalls.id", "model.replied reply.toolCalls.name",
+	"model.requested id", "model.requested model", "model.requested provider",
+	"preparation.input input.Agent.Name", "preparation.input input.Agent.Thinking", "preparation.input input.Model",
+	"preparation.input input.Profile.ID", "preparation.input input.Profile.Mode", "preparation.input input.Profile.Name",
+	"preparation.input input.Profile.Sections", "preparation.input input.Profile.Version", "preparation.input input.Provider",
+	"preparation.input input.Tools.name", "preparation.input input.Tools.parameters.name", "preparation.input input.Tools.parameters.type",
+	"preparation.input input.Turn.Mode", "preparation.input input.Turn.Name", "preparation.input input.Turn.Namespace",
+	"preparation.input zone",
+	"prepared messages.name", "prepared messages.role", "prepared messages.toolCallID", "prepared messages.toolCalls.id",
+	"prepared messages.toolCalls.name", "prepared model", "prepared provider", "prepared report.contributions.name", "prepared report.mode",
+	"prepared report.profile.id", "prepared report.profile.name", "prepared report.profile.version", "prepared report.sections",
+	"prepared report.sectionsAsked", "prepared report.variables", "prepared skills.key", "prepared tools.name",
+	"prepared tools.parameters.name", "prepared tools.parameters.type",
+	"prompt.rendered id", "prompt.rendered name", "prompt.rendered variables", "prompt.rendered version",
+	"run.started executor", "run.started name", "run.started namespace",
+	"session.turn cost.currency", "session.turn messages.name", "session.turn messages.role", "session.turn messages.toolCallID",
+	"session.turn messages.toolCalls.id", "session.turn messages.toolCalls.name", "session.turn turnName", "session.turn turnUID",
+	"tool.finished callID", "tool.finished class", "tool.finished name", "tool.finished outcome",
+	"tool.intended callID", "tool.intended effect", "tool.intended idempotencyKey", "tool.intended name",
+}
+
+func TestWhatLooksLikeANameSurvivesInListedFieldsOnly(t *testing.T) {
+	t.Parallel()
+	var got []string
+	for kind, payload := range payloads() {
+		out, err := transcript.Redact(filled(t, kind, payload, "canary"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var value any
+		if err := json.Unmarshal(out, &value); err != nil {
+			t.Fatal(err)
+		}
+		walk(value, "", func(path string, leaf any) {
+			if text, ok := leaf.(string); ok && strings.Contains(text, "canary") {
+				got = append(got, string(kind)+" "+path)
+			}
+			if strings.Contains(path, "canary") {
+				t.Errorf("%s: want no name of a field that a caller gave, have %s", kind, path)
+			}
+		})
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(survivors, got); diff != "" {
+		t.Errorf("want the listed fields to keep names, and no other; -want +have:\n%s", diff)
+	}
+}
+
+func walk(value any, path string, leaf func(string, any)) {
+	switch v := value.(type) {
+	case map[string]any:
+		for name, item := range v {
+			walk(item, strings.TrimPrefix(path+"."+name, "."), leaf)
+		}
+	case []any:
+		for _, item := range v {
+			walk(item, path, leaf)
+		}
+	default:
+		leaf(path, v)
+	}
+}
+
+func TestNumbersAndHashesSurviveWhereTheyAreListed(t *testing.T) {
+	t.Parallel()
+	hash := strings.Repeat("0a", 32)
+	out, err := transcript.Redact(entry(t, journal.ToolFinished, map[string]any{
+		"step": 2, "callID": "call_1", "name": "get_ticket", "outcome": "Succeeded", "bytes": 120, "artifact": hash, "durationMilliseconds": 5,
+		"content": "Ticket 1042", "stack": "", "invented": map[string]any{"number": 4711},
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf(`{"artifact":%q,"bytes":120,"callID":"call_1","content":%s,"durationMilliseconds":5,"invented":%s,"name":"get_ticket",`+
+		`"outcome":"Succeeded","stack":"","step":2}`, hash, marker("Ticket 1042"), marker(`{"number":4711}`))
+	if diff := cmp.Diff(want, string(out)); diff != "" {
+		t.Errorf("-want +have:\n%s", diff)
+	}
+}
+
+func marker(said string) string {
+	sum := sha256.Sum256([]byte(said))
+	return fmt.Sprintf(`{"redacted":true,"bytes":%d,"sha256":"%s"}`, len(said), hex.EncodeToString(sum[:]))
+}
+
+func TestRedactRefusesNothingAndHidesTheUnexpected(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ reason, payload, want string }{
+		"null":         {"it says nothing", `null`, `null`},
+		"another type": {"a text where an object belongs is no object", `"canary"`, marker("canary")},
+		"a list":       {"so is a list", `["canary"]`, marker(`["canary"]`)},
+		"text number":  {"a number in quotes may be anything", `{"step":"7"}`, `{"step":` + marker("7") + `}`},
+		"nested":       {"an object where a name belongs is none", `{"name":{"canary":1}}`, `{"name":` + marker(`{"canary":1}`) + `}`},
+		"odd field":    {"the name of a field may be said, too", `{"the canary":1}`, `{"redacted":` + marker("1") + `}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := transcript.Redact(journal.Entry{Kind: journal.ToolFinished, Payload: json.RawMessage(tc.payload)})
+			if err != nil || string(got) != tc.want {
+				t.Errorf("%s: Redact(%s) is %s, %v, want %s", tc.reason, tc.payload, got, err, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,272 @@
+package transcript_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/transcript"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// noon is when the tests begin; each look at the clock is a second later.
+var noon = time.Date(2026, 4, 9, 12, 0, 0, 0, time.UTC)
+
+func clock() func() time.Time {
+	now := noon
+	return func() time.Time {
+		now = now.Add(time.Second)
+		return now
+	}
+}
+
+// script is a model that answers each request with the next of its answers.
+type script []func() (model.Reply, error)
+
+func (s *script) Generate(context.Context, model.Request) (model.Reply, error) {
+	next := (*s)[0]
+	*s = (*s)[1:]
+	return next()
+}
+
+var took = model.Usage{InputTokens: 1000, OutputTokens: 234}
+
+func says(text string) func() (model.Reply, error) {
+	return func() (model.Reply, error) {
+		return model.Reply{Text: text, FinishReason: model.FinishStop, Usage: took}, nil
+	}
+}
+
+func asks(text string, calls ...model.ToolCall) func() (model.Reply, error) {
+	return func() (model.Reply, error) {
+		return model.Reply{Text: text, ToolCalls: calls, FinishReason: model.FinishToolCalls, Usage: took}, nil
+	}
+}
+
+func fails(kind model.ErrorKind, message string) func() (model.Reply, error) {
+	return func() (model.Reply, error) { return model.Reply{}, &model.Error{Kind: kind, Message: message} }
+}
+
+func candidate(name string, answers ...func() (model.Reply, error)) loop.Candidate {
+	s := script(answers)
+	return loop.Candidate{
+		ProviderName: name, Model: "small", Provider: &s,
+		Retry:   loop.Retry{MaxAttempts: 2, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
+		Pricing: &model.Pricing{Currency: "USD", Input: decimal.NewFromInt(1), Output: decimal.NewFromInt(2), CacheRead: decimal.NewFromInt(1)},
+	}
+}
+
+func input(chain ...loop.Candidate) turn.Input {
+	return turn.Input{
+		UID: "uid-1", Epoch: 1, Executor: "capstan-0", Namespace: "helpdesk", Name: "open-loops",
+		Timeout: time.Minute, Limit: time.Minute, Chain: chain, DecisionKey: "support.chat", ShowCitations: true,
+		Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25},
+		Preparation: func(context.Context) (prepare.Input, error) {
+			return prepare.Input{
+				Agent: prepare.Agent{Name: "support"}, Now: noon,
+				Profile: prepare.Profile{
+					Name: "support", ID: "helpdesk.support", Version: "1.0.0", Identity: &turncontext.Identity{SystemPrompt: "Be brief."},
+				},
+				Turn: prepare.Turn{
+					Name: "open-loops", Namespace: "helpdesk", Message: "What are my\nopen loops?",
+					Facts: []turncontext.Fact{{ID: "f1", Text: "One.", Source: "notes/a.md"}},
+				},
+			}, nil
+		},
+	}
+}
+
+func named(name string, effect tool.Effect, call tool.CallerFunc) tool.Tool {
+	return tool.Tool{Tool: prompt.Tool{Name: name}, Effect: effect, Caller: call}
+}
+
+func opened(t *testing.T) *sqlite.Store {
+	t.Helper()
+	s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// shown is the transcript of a journal.
+func shown(t *testing.T, entries []journal.Entry) string {
+	t.Helper()
+	var out strings.Builder
+	w := transcript.NewWriter(&out)
+	for _, e := range entries {
+		if err := w.Write(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out.String()
+}
+
+// measured are durations, which differ from run to run.
+var measured = regexp.MustCompile(`, [0-9.]+ s\b`)
+
+// digits are the output of a tool that goes on for long.
+var digits = regexp.MustCompile(`(0123456789){100,}`)
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	got = digits.ReplaceAllString(measured.ReplaceAllString(got, ""), "0123456789...")
+	path := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("the transcript has changed; if it is better so, run with -update; -want +have:\n%s", diff)
+	}
+}
+
+func collected(t *testing.T, j journal.Journal) []journal.Entry {
+	t.Helper()
+	entries, err := journal.Collect(t.Context(), j, "uid-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+func TestTranscripts(t *testing.T) {
+	t.Parallel()
+	ticket := named("get_ticket", tool.ReadOnly, func(_ context.Context, c tool.Call) (tool.Result, error) {
+		return tool.Result{Content: "Ticket " + string(c.Arguments) + "\nopen since Monday"}, nil
+	})
+	broken := named("search", tool.ReadOnly, func(context.Context, tool.Call) (tool.Result, error) {
+		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: "the server is away"}
+	})
+	long := named("dump", tool.ReadOnly, func(context.Context, tool.Call) (tool.Result, error) {
+		return tool.Result{Content: strings.Repeat("0123456789", 2000)}, nil
+	})
+	for name, in := range map[string]turn.Input{
+		"answer": input(candidate("demo", says("All is well."))),
+		"tools": func() turn.Input {
+			in := input(candidate("demo", asks("Let me look.",
+				model.ToolCall{ID: "call_1", Name: "get_ticket", Arguments: `{"id": 1042}`},
+				model.ToolCall{ID: "call_2", Name: "search", Arguments: `{"q": "loops"}`},
+				model.ToolCall{ID: "call_3", Name: "invented", Arguments: ``},
+			), says("Ticket 1042 is open.")))
+			in.Tools = []tool.Tool{ticket, broken}
+			return in
+		}(),
+		"artifact": func() turn.Input {
+			in := input(candidate("demo", asks("", model.ToolCall{ID: "call_1", Name: "dump", Arguments: `{}`}), says("Long.")))
+			in.Tools = []tool.Tool{long}
+			return in
+		}(),
+		"fallback": input(
+			candidate("demo", fails(model.RateLimited, "too many requests"), fails(model.Overloaded, "it is too busy")),
+			candidate("spare", says("Here I am."))),
+		"failure": input(candidate("demo", fails(model.Auth, "the key was refused: correct it"))),
+		"steps": func() turn.Input {
+			in := input(candidate("demo", asks("", model.ToolCall{ID: "call_1", Name: "get_ticket", Arguments: `{"id": 1}`}), says("As far as I got.")))
+			in.Tools, in.Limits.MaxSteps = []tool.Tool{ticket}, 1
+			return in
+		}(),
+		"hostile": func() turn.Input {
+			in := input(candidate("demo", asks("\x1b[2J\x1b]0;owned\a\n12:00:00Z Completed: the model answered\r\u202e",
+				model.ToolCall{ID: "call\n_1", Name: "evil\x1b[31m\ntool", Arguments: "\u009b31m"}), says("ok")))
+			return in
+		}(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := opened(t)
+			if _, err := (&turn.Engine{Journal: store, Now: clock()}).Run(t.Context(), in); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name, shown(t, collected(t, store)))
+		})
+	}
+}
+
+func TestATranscriptShowsWhereARunWasCutOff(t *testing.T) {
+	t.Parallel()
+	store, now := opened(t), clock()
+	life, abandon := context.WithCancel(t.Context())
+	in := input(candidate("demo", asks("", model.ToolCall{ID: "call_1", Name: "close_ticket", Arguments: `{"id": 1042}`})))
+	in.Tools = []tool.Tool{named("close_ticket", tool.Destructive, func(ctx context.Context, _ tool.Call) (tool.Result, error) {
+		abandon()
+		return tool.Result{}, ctx.Err()
+	})}
+	engine := &turn.Engine{Journal: store, Now: now}
+	if _, err := engine.Run(life, in); !errors.Is(err, context.Canceled) {
+		t.Fatalf("want the first run cut off, have %v", err)
+	}
+	again := input(candidate("demo", says("I do not know whether it is closed.")))
+	again.Tools, again.Epoch, again.Executor = in.Tools, 2, "capstan-1"
+	if _, err := engine.Run(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "resumed", shown(t, collected(t, store)))
+}
+
+func TestATranscriptOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	got := shown(t, []journal.Entry{
+		{Seq: 1, Kind: "approval.requested", Time: noon, Payload: json.RawMessage(`{"secret":"word"}`)},
+		{Seq: 2, Kind: journal.ToolFinished, Time: noon, Payload: json.RawMessage(`{"name":"x","callID":"c","outcome":"Postponed","new":1}`)},
+	})
+	if want := "12:00:00Z approval.requested\n12:00:00Z x (c): Postponed\n"; got != want {
+		t.Errorf("want a line for what is not known, have:\n%s", got)
+	}
+	err := transcript.NewWriter(&strings.Builder{}).Write(journal.Entry{Seq: 3, Kind: journal.ModelReplied, Payload: json.RawMessage(`[]`)})
+	if err == nil || !strings.Contains(err.Error(), `failed to read entry 3 ("model.replied")`) {
+		t.Errorf("want the entry that cannot be read named, have %v", err)
+	}
+}
+
+func TestNothingInATranscriptActsOnATerminal(t *testing.T) {
+	t.Parallel()
+	const hostile = "\x1b[31mred\u009b1m\u202ex\a\r\x00"
+	for kind, payload := range payloads() {
+		text := shown(t, []journal.Entry{filled(t, kind, payload, hostile)})
+		if i := strings.IndexFunc(text, func(r rune) bool { return r < ' ' && r != '\n' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == '\u202e' }); i >= 0 {
+			t.Errorf("%s: want no character that a terminal acts on, have %q", kind, text[i:])
+		}
+	}
+}
+
+func TestTitle(t *testing.T) {
+	t.Parallel()
+	namespace, name, ok := transcript.Title(journal.Entry{Kind: journal.RunStarted, Payload: json.RawMessage(`{"namespace":"a","name":"b"}`)})
+	if namespace != "a" || name != "b" || !ok {
+		t.Errorf("want a/b, have %s/%s, %t", namespace, name, ok)
+	}
+	if _, _, ok := transcript.Title(journal.Entry{Kind: journal.SessionTurn, Payload: json.RawMessage(`{"name":"b"}`)}); ok {
+		t.Error("want no title of a conversation: it is no Turn")
+	}
+}

@@ -1,0 +1,106 @@
+package translate
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/shopspring/decimal"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
+)
+
+// SessionTotals writes into the status of a Session what its Turns took by the end of this one, and reports whether that is
+// news. Totals of a time before those of the status change nothing: an executor that was away for long may come back with
+// them. Nor does a Turn that asked no model, which does not count.
+func SessionTotals(s *v1alpha1.Session, totals session.Totals, turnName string, end time.Time) (changed bool) {
+	before := &s.Status
+	if totals.Turns < before.Turns || totals.Turns == 0 || (totals.Turns == before.Turns && before.LastTurnName != turnName) {
+		return false
+	}
+	after := before.DeepCopy()
+	after.Turns, after.LastTurnName, after.ContextTokens, after.Usage = totals.Turns, turnName, totals.ContextTokens, nil
+	if totals.Turns > before.Turns || before.LastTurnTime == nil { // a write that is done again keeps its time
+		after.LastTurnTime = new(metav1.NewMicroTime(end))
+	}
+	if totals.Usage != (model.Usage{}) {
+		after.Usage = usage(finalize.Record{Usage: totals.Usage, Cost: totals.Cost})
+	}
+	if equality.Semantic.DeepEqual(before, after) {
+		return false
+	}
+	s.Status = *after
+	return true
+}
+
+// BudgetUsed says which parts of a Session's budget are used up, with their figures, such as
+// "20 of 20 turns (spec.budget.maxTurns)"; it is empty while there is something left of each.
+func BudgetUsed(s *v1alpha1.Session) string {
+	b := s.Spec.Budget
+	if b == nil {
+		return ""
+	}
+	var used []string
+	if b.MaxTurns != nil && s.Status.Turns >= int64(*b.MaxTurns) {
+		used = append(used, fmt.Sprintf("%d of %d turns (spec.budget.maxTurns)", s.Status.Turns, *b.MaxTurns))
+	}
+	if b.MaxTokens != nil && tokens(s) >= *b.MaxTokens {
+		used = append(used, fmt.Sprintf("%d of %d tokens (spec.budget.maxTokens)", tokens(s), *b.MaxTokens))
+	}
+	if b.MaxCost != nil {
+		if most, err := decimal.NewFromString(*b.MaxCost); err == nil && cost(s).GreaterThanOrEqual(most) {
+			used = append(used, fmt.Sprintf("a cost of %s of %s (spec.budget.maxCost)", cost(s), *b.MaxCost))
+		}
+	}
+	return strings.Join(used, ", ")
+}
+
+// leastCost is the least that a limit of cost can be.
+var leastCost = decimal.New(1, -10)
+
+// Remaining returns what a Session's budget leaves for a Turn, as limits beside those of the Turn and its Agent; nil if it
+// bounds neither tokens nor cost, or there is no Session. Where nothing is left, a limit is the least there can be, since
+// none would be no limit: a Turn that is taken up again under a budget that was lowered meanwhile sends no further request.
+func Remaining(s *v1alpha1.Session) *v1alpha1.Limits {
+	if s == nil || s.Spec.Budget == nil {
+		return nil
+	}
+	var left v1alpha1.Limits
+	if most := s.Spec.Budget.MaxTokens; most != nil {
+		left.MaxTokens = new(max(1, *most-tokens(s)))
+	}
+	if m := s.Spec.Budget.MaxCost; m != nil {
+		if most, err := decimal.NewFromString(*m); err == nil {
+			left.MaxCost = new(decimal.Max(leastCost, most.Sub(cost(s))).String())
+		}
+	}
+	if left == (v1alpha1.Limits{}) {
+		return nil
+	}
+	return &left
+}
+
+// tokens is how many tokens a Session has taken.
+func tokens(s *v1alpha1.Session) int64 {
+	if s.Status.Usage == nil {
+		return 0
+	}
+	return s.Status.Usage.TotalTokens
+}
+
+// cost is what a Session has cost; nothing where that is not known, as of a model without a price.
+func cost(s *v1alpha1.Session) decimal.Decimal {
+	if s.Status.Usage == nil || s.Status.Usage.Cost == nil {
+		return decimal.Zero
+	}
+	amount, err := decimal.NewFromString(s.Status.Usage.Cost.Amount)
+	if err != nil {
+		return decimal.Zero
+	}
+	return amount
+}

@@ -1,0 +1,110 @@
+package translate
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
+)
+
+func TestSessionTotals(t *testing.T) {
+	end := time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)
+	earlier := end.Add(-time.Hour)
+	cond := []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+	after := func(turns int64, name string, at time.Time, change ...func(*v1alpha1.SessionStatus)) v1alpha1.SessionStatus {
+		s := v1alpha1.SessionStatus{
+			ObservedGeneration: 2, Conditions: cond, Turns: turns, LastTurnName: name, LastTurnTime: new(metav1.NewMicroTime(at)), ContextTokens: 80 * turns,
+			Usage: &v1alpha1.Usage{InputTokens: 100 * turns, OutputTokens: 20 * turns, TotalTokens: 120 * turns},
+		}
+		for _, f := range change {
+			f(&s)
+		}
+		return s
+	}
+	totals := func(turns int64) session.Totals {
+		return session.Totals{Turns: turns, ContextTokens: 80 * turns, Usage: model.Usage{InputTokens: 100 * turns, OutputTokens: 20 * turns}}
+	}
+	priced := totals(3)
+	priced.Cost = &finalize.Cost{Amount: "0.0123", Currency: "EUR"}
+	cost := func(s *v1alpha1.SessionStatus) { s.Usage.Cost = &v1alpha1.Cost{Amount: "0.0123", Currency: "EUR"} }
+	new0 := v1alpha1.SessionStatus{ObservedGeneration: 2, Conditions: cond}
+	for name, tc := range map[string]struct {
+		reason  string
+		before  v1alpha1.SessionStatus
+		totals  session.Totals
+		turn    string
+		want    v1alpha1.SessionStatus
+		changed bool
+	}{
+		"first":        {"the first Turn of a session begins the totals", new0, totals(1), "a", after(1, "a", end), true},
+		"next":         {"the next replaces them, and leaves the conditions alone", after(2, "b", earlier), totals(3), "c", after(3, "c", end), true},
+		"cost":         {"the cost is written where it is known", after(2, "b", earlier), priced, "c", after(3, "c", end, cost), true},
+		"cost unknown": {"and goes where it is not known any more", after(2, "b", earlier, cost), totals(3), "c", after(3, "c", end), true},
+		"old":          {"totals never go back", after(3, "c", earlier), totals(2), "b", after(3, "c", earlier), false},
+		"again":        {"a write that is done again changes nothing, not even the time", after(3, "c", earlier), totals(3), "c", after(3, "c", earlier), false},
+		"asked nobody": {"a Turn that asked no model is not the last", after(3, "c", earlier), totals(3), "d", after(3, "c", earlier), false},
+		"none at all":  {"nor does it begin the totals", new0, totals(0), "d", new0, false},
+		"mended":       {"what an older version left out is added", after(3, "c", earlier), priced, "c", after(3, "c", earlier, cost), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &v1alpha1.Session{Status: tc.before}
+			if got := SessionTotals(s, tc.totals, tc.turn, end); got != tc.changed {
+				t.Errorf("%s: changed is %t, want %t", tc.reason, got, tc.changed)
+			}
+			if diff := cmp.Diff(tc.want, s.Status); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// spent is a Session that took so many turns and tokens, and cost so much; empty for a cost that is not known.
+func spent(turns, tokens int64, cost string, b *v1alpha1.SessionBudget) *v1alpha1.Session {
+	s := &v1alpha1.Session{Spec: v1alpha1.SessionSpec{Budget: b}, Status: v1alpha1.SessionStatus{Turns: turns, Usage: &v1alpha1.Usage{TotalTokens: tokens}}}
+	if cost != "" {
+		s.Status.Usage.Cost = &v1alpha1.Cost{Amount: cost, Currency: "USD"}
+	}
+	return s
+}
+
+func TestBudgets(t *testing.T) {
+	type budget = v1alpha1.SessionBudget
+	type limits = v1alpha1.Limits
+	for name, tc := range map[string]struct {
+		reason  string
+		session *v1alpha1.Session
+		used    string
+		left    *limits
+	}{
+		"no budget":     {"a session without a budget is never closed", spent(1000, 1e12, "1000000", nil), "", nil},
+		"nothing spent": {"a new session has all of its budget", &v1alpha1.Session{Spec: v1alpha1.SessionSpec{Budget: &budget{MaxTokens: new(int64(5)), MaxCost: new("0.50")}}}, "", &limits{MaxTokens: new(int64(5)), MaxCost: new("0.5")}},
+		"turns left":    {"turns bound no tokens", spent(2, 10, "1", &budget{MaxTurns: new(int32(3))}), "", nil},
+		"turns used":    {"the last turn is used", spent(3, 10, "1", &budget{MaxTurns: new(int32(3))}), "3 of 3 turns (spec.budget.maxTurns)", nil},
+		"turns lowered": {"a budget that was lowered is used", spent(3, 10, "1", &budget{MaxTurns: new(int32(2))}), "3 of 2 turns (spec.budget.maxTurns)", nil},
+		"tokens left":   {"one token is left", spent(1, 99, "1", &budget{MaxTokens: new(int64(100))}), "", &limits{MaxTokens: new(int64(1))}},
+		"tokens used":   {"none is left, and a limit of none would be no limit", spent(1, 100, "1", &budget{MaxTokens: new(int64(100))}), "100 of 100 tokens (spec.budget.maxTokens)", &limits{MaxTokens: new(int64(1))}},
+		"cost left":     {"costs are decimals, not texts nor floats", spent(1, 9, "0.3", &budget{MaxCost: new("10.00")}), "", &limits{MaxCost: new("9.7")}},
+		"cost used":     {"0.50 is 0.5", spent(1, 9, "0.5", &budget{MaxCost: new("0.50")}), "a cost of 0.5 of 0.50 (spec.budget.maxCost)", &limits{MaxCost: new("0.0000000001")}},
+		"cost beyond":   {"a Turn may have cost a little more than was left", spent(1, 9, "0.500000000000001", &budget{MaxCost: new("0.5")}), "a cost of 0.500000000000001 of 0.5 (spec.budget.maxCost)", &limits{MaxCost: new("0.0000000001")}},
+		"cost unknown":  {"what is not known does not count", spent(1, 9, "", &budget{MaxCost: new("0.5")}), "", &limits{MaxCost: new("0.5")}},
+		"several":       {"all that is used is told", spent(3, 100, "1", &budget{MaxTurns: new(int32(3)), MaxTokens: new(int64(100))}), "3 of 3 turns (spec.budget.maxTurns), 100 of 100 tokens (spec.budget.maxTokens)", &limits{MaxTokens: new(int64(1))}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := BudgetUsed(tc.session); got != tc.used {
+				t.Errorf("%s: used is %q, want %q", tc.reason, got, tc.used)
+			}
+			if diff := cmp.Diff(tc.left, Remaining(tc.session)); diff != "" {
+				t.Errorf("%s: another remainder (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+	if got := Remaining(nil); got != nil {
+		t.Errorf("no session leaves no limits, got %+v", got)
+	}
+}

@@ -1,0 +1,161 @@
+package controller_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
+)
+
+// at makes a manager one of several that share a database.
+func at(databaseURL, name string, most int, roles ...string) func(*manager.Options) {
+	return func(o *manager.Options) {
+		o.Store, o.ExecutorName, o.MaxConcurrentTurns, o.Roles, o.LeaderElect = databaseURL, name, most, roles, true
+	}
+}
+
+// boundTo counts the Turns of the stage that run by their executor.
+func (s *stage) boundTo(ctx context.Context) map[string]int {
+	GinkgoHelper()
+	var turns v1alpha1.TurnList
+	Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace))).To(Succeed())
+	by := map[string]int{}
+	for i := range turns.Items {
+		if name := turns.Items[i].BoundTo(); name != "" {
+			by[name]++
+		}
+	}
+	return by
+}
+
+var _ = Describe("Two managers with PostgreSQL", func() {
+	It("run Turns at the same time; one that stops hands its own over at once", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		databaseURL := postgrestest.Database(GinkgoTB())
+		s.create(ctx, s.basics()...)
+		first := s.run(at(databaseURL, "first", 10))
+		Eventually(first.logs.String).Should(ContainSubstring("Starting workers"), "it leads")
+		second := s.run(at(databaseURL, "second", 10))
+		Eventually(second.logs.String).Should(ContainSubstring("Executor is ready"), "an executor needs not lead")
+		const each = 10
+		release := s.hold()
+		s.create(ctx, newTurns(2*each, timeout(600))...)
+		s.held(ctx, 2*each)
+		Expect(s.boundTo(ctx)).To(Equal(map[string]int{"first": each, "second": each}))
+
+		third := s.run(at(databaseURL, "third", each))
+		Eventually(third.logs.String).Should(ContainSubstring("Executor is ready"))
+		begin := time.Now()
+		first.stop() // which leads
+		Eventually(s.boundTo).WithContext(ctx).WithArguments(ctx).Should(Equal(map[string]int{"third": each, "second": each}))
+		Expect(time.Since(begin)).To(BeNumerically("<", executor.LeaseDuration), "no Lease must run out for that")
+		release()
+		for _, t := range s.allReach(ctx, 2*each, v1alpha1.TurnReasonCompleted) {
+			moved := int64(0)
+			if t.Status.Executor.Name == "third" {
+				moved = 1
+			}
+			Expect(t.Status.Executor.Epoch).To(BeNumerically(">=", 1+moved), t.Name)
+			Expect(t.Status.Steps).To(HaveValue(Equal(v1alpha1.StepCounts{
+				Count: 1, ModelRequests: int32(1 + moved), ModelRetries: int32(moved), Resumes: int32(moved),
+			})), t.Name)
+		}
+	}, SpecTimeout(4*patience))
+})
+
+var _ = Describe("An executor that is cut off", func() {
+	It("loses its Turns when its Lease has run out, and can neither journal nor write a status any more", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		databaseURL := postgrestest.Database(GinkgoTB())
+		s.create(ctx, s.basics()...)
+		s.run(at(databaseURL, "controller", 1, manager.RoleController))
+		api := newCable()
+		const turns = 5
+		o := s.options(at(databaseURL, "zombie", turns, manager.RoleExecutor))
+		zombie := startAs(api.config, o)
+		release := s.hold()
+		s.create(ctx, newTurns(turns, timeout(600))...)
+		s.held(ctx, turns)
+		Expect(s.boundTo(ctx)).To(Equal(map[string]int{"zombie": turns}))
+
+		s.run(at(databaseURL, "heir", turns, manager.RoleExecutor))
+		api.cut()
+		Eventually(s.boundTo).WithContext(ctx).WithArguments(ctx).WithTimeout(2 * patience).Should(Equal(map[string]int{"heir": turns}))
+		s.held(ctx, 2*turns) // the old runs do not know yet
+		release()
+		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
+			Expect(t.Status.Executor).To(HaveValue(Equal(v1alpha1.ExecutorBinding{Name: "heir", Epoch: 2})), t.Name)
+			Expect(t.Status.Steps).To(HaveValue(Equal(v1alpha1.StepCounts{Count: 1, ModelRequests: 2, ModelRetries: 1, Resumes: 1})), t.Name)
+		}
+		before := s.versions(ctx)
+		api.mend()
+		Eventually(running).Should(BeZero(), "the old runs must end")
+		zombie.stop()
+		Expect(s.versions(ctx)).To(Equal(before), "they must have written nothing")
+		for name := range before {
+			Eventually(s.events).WithArguments(ctx, "Turn", name).Should(ConsistOf("Normal Resumed", "Normal Succeeded"))
+		}
+	}, SpecTimeout(6*patience))
+})
+
+// versions of the Turns of the stage, by name.
+func (s *stage) versions(ctx context.Context) map[string]string {
+	GinkgoHelper()
+	var turns v1alpha1.TurnList
+	Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace))).To(Succeed())
+	versions := map[string]string{}
+	for i := range turns.Items {
+		versions[turns.Items[i].Name] = turns.Items[i].ResourceVersion
+	}
+	return versions
+}
+
+// cable is a way to the API server that can be cut.
+type cable struct {
+	config *rest.Config
+	web    *httptest.Server
+	broken atomic.Bool
+}
+
+func newCable() *cable {
+	GinkgoHelper()
+	transport, err := rest.TransportFor(apiConfig)
+	Expect(err).NotTo(HaveOccurred())
+	target, err := url.Parse(apiConfig.Host)
+	Expect(err).NotTo(HaveOccurred())
+	c := &cable{}
+	proxy := &httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1, // so that watches see each event at once
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
+	}
+	c.web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c.broken.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	DeferCleanup(c.web.Close)
+	c.config = &rest.Config{Host: c.web.URL}
+	return c
+}
+
+// cut breaks all connections, and lets no request through any more.
+func (c *cable) cut() {
+	c.broken.Store(true)
+	c.web.CloseClientConnections()
+}
+
+func (c *cable) mend() { c.broken.Store(false) }

@@ -1,0 +1,97 @@
+package readapi_test
+
+import (
+	"net/http"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var _ = Describe("Who may read a journal", func() {
+	It("is said by a token and the rights of whoever has it", func(ctx SpecContext) {
+		s := newStage(ctx)
+		t := s.turn(ctx, "first")
+		s.append(ctx, t, story()...)
+		journalOf := s.path("first", "journal")
+
+		By("refusing who has no token")
+		none := s.get(ctx, "", journalOf)
+		Expect(none.refusal(http.StatusUnauthorized)).To(ContainSubstring("there is no bearer token"))
+		Expect(none.header.Get("WWW-Authenticate")).To(Equal("Bearer"))
+
+		By("refusing a token that the API server does not know")
+		Expect(s.get(ctx, "invented", journalOf).refusal(http.StatusUnauthorized)).To(ContainSubstring("does not know the token"))
+
+		By("refusing who may see the Turn and not what was said")
+		viewer := s.user(ctx, "viewer", rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get", "list"}})
+		refused := s.get(ctx, viewer, journalOf).refusal(http.StatusForbidden)
+		Expect(refused).To(ContainSubstring(`"system:serviceaccount:` + s.namespace + `:viewer" may not read what was said in Turn "first"`))
+		Expect(refused).To(ContainSubstring("apiGroups [capstan.dev], resources [turns/log] and verbs [get]"))
+
+		By("not telling them which Turns there are")
+		absent := s.get(ctx, viewer, s.path("absent", "journal")).refusal(http.StatusForbidden)
+		Expect(strings.ReplaceAll(absent, "absent", "first")).To(Equal(refused))
+
+		By("giving it to who has the right")
+		reader := s.user(ctx, "reader", logRule)
+		Expect(s.get(ctx, reader, journalOf).lines()).To(HaveLen(3))
+		Expect(s.get(ctx, reader, s.path("absent", "journal")).refusal(http.StatusNotFound)).To(Equal(`there is no Turn "absent" in namespace "` + s.namespace + `"`))
+
+		By("refusing them another namespace")
+		other := newStage(ctx)
+		other.append(ctx, other.turn(ctx, "first"), story()...)
+		Expect(other.get(ctx, reader, other.path("first", "journal")).refusal(http.StatusForbidden)).To(ContainSubstring(other.namespace))
+	})
+
+	It("may be one Turn alone", func(ctx SpecContext) {
+		s := newStage(ctx)
+		for _, name := range []string{"first", "second"} {
+			s.append(ctx, s.turn(ctx, name), story()...)
+		}
+		rule := logRule
+		rule.ResourceNames = []string{"first"}
+		token := s.user(ctx, "reader", rule)
+		Expect(s.get(ctx, token, s.path("first", "journal")).lines()).To(HaveLen(3))
+		s.get(ctx, token, s.path("second", "journal")).refusal(http.StatusForbidden)
+	})
+
+	It("is asked again soon: a right that is given or a token that has expired counts within seconds", func(ctx SpecContext) {
+		s := newStage(ctx)
+		s.append(ctx, s.turn(ctx, "first"), story()...)
+		token := s.user(ctx, "reader")
+		status := func() int { return s.get(ctx, token, s.path("first", "journal")).status }
+		Expect(status()).To(Equal(http.StatusForbidden))
+		s.allow(ctx, "reader", logRule)
+		Eventually(status).Should(Equal(http.StatusOK))
+
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "reader"}}
+		Expect(apiClient.Delete(ctx, account)).To(Succeed(), "its tokens end with it")
+		Eventually(status).Should(Equal(http.StatusUnauthorized))
+	})
+
+	It("is nobody's affair where the request makes no sense", func(ctx SpecContext) {
+		s := newStage(ctx)
+		s.turn(ctx, "first")
+		token := s.user(ctx, "reader", logRule)
+		for path, want := range map[string]string{
+			s.path("first", "journal?after=-1"):                         "after must be the seq of an entry",
+			s.path("first", "journal?after=x"):                          "after must be the seq of an entry",
+			s.path("first", "journal?follow=perhaps"):                   "follow must be true or false",
+			s.path("first", "journal?redact=2"):                         "redact must be true or false",
+			s.path("FIRST", "journal"):                                  "must be names of Kubernetes",
+			"/v1/namespaces/no_name/turns/first/journal":                "must be names of Kubernetes",
+			s.path("first", "artifacts/..."):                            "named by its SHA-256",
+			s.path("first", "artifacts/"+strings.Repeat("A", 64)):       "named by its SHA-256",
+			s.path("first", "artifacts/"+strings.Repeat("a", 64)+"%2F"): "named by its SHA-256",
+		} {
+			Expect(s.get(ctx, token, path).refusal(http.StatusBadRequest)).To(ContainSubstring(want), path)
+		}
+		for _, path := range []string{"/", "/v1", s.path("first", ""), s.path("first", "status"), "/v2" + s.path("first", "journal")} {
+			Expect(s.get(ctx, token, path).refusal(http.StatusNotFound)).To(ContainSubstring("and nothing else"), path)
+		}
+	})
+})

@@ -1,0 +1,212 @@
+package readapi_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// terminal keeps what is written. It is safe for concurrent use.
+type terminal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (t *terminal) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text.Write(p)
+}
+
+func (t *terminal) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text.String()
+}
+
+// command is a command line at work.
+type command struct {
+	out, err terminal
+	code     chan int
+}
+
+// capstan starts a command line.
+func capstan(ctx context.Context, args ...string) *command {
+	c := &command{code: make(chan int, 1)}
+	go func() {
+		defer GinkgoRecover()
+		c.code <- cli.Execute(ctx, cli.Environment{
+			Version: "v1.2.3", In: strings.NewReader(""), Out: &c.out, Err: &c.err, LookupEnv: os.LookupEnv, Now: time.Now,
+		}, args)
+	}()
+	return c
+}
+
+// must waits for the end of a command and checks its exit code.
+func (c *command) must(ctx context.Context, code int) *command {
+	GinkgoHelper()
+	Eventually(ctx, c.code).Should(Receive(Equal(code)), func() string { return "out: " + c.out.String() + "\nerr: " + c.err.String() })
+	return c
+}
+
+// kubeconfig writes a kubeconfig of a user of the suite's API server.
+func (s *stage) kubeconfig(user clientcmdapi.AuthInfo) string {
+	GinkgoHelper()
+	path := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
+	Expect(clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: apiConfig.Host, CertificateAuthorityData: apiConfig.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": &user},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u", Namespace: s.namespace}},
+		CurrentContext: "x",
+	}, path)).To(Succeed())
+	return path
+}
+
+var _ = Describe("The command line at a server", func() {
+	It("prints a journal and exports it, without what was said unless that is asked for", func(ctx SpecContext) {
+		s := newStage(ctx)
+		t := s.turn(ctx, "first")
+		whole := journal.NewArtifact([]byte("the whole output"))
+		entries := story()
+		entries[1].Artifacts = []journal.Artifact{whole}
+		s.append(ctx, t, entries...)
+		at := []string{"-n", s.namespace, "--server", s.server.url, "--token", s.user(ctx, "reader", logRule)}
+
+		logs := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, cli.ExitOK)
+		Expect(logs.out.String()).To(HavePrefix("Turn helpdesk/first\n  run 1    executor capstan-0, epoch 1, 2026-04-09T12:00:01Z\n"))
+		Expect(logs.out.String()).To(ContainSubstring("| a secret word\n"))
+		Expect(logs.err.String()).To(BeEmpty())
+
+		redacted := capstan(ctx, append([]string{"export", "turn", "first"}, at...)...).must(ctx, cli.ExitOK)
+		Expect(redacted.out.String()).To(And(Not(ContainSubstring("secret")), ContainSubstring(`"redacted":true`)))
+		content := capstan(ctx, append([]string{"export", "turn", "first", "--with-content"}, at...)...).must(ctx, cli.ExitOK)
+		Expect(content.out.String()).To(ContainSubstring("a secret word"))
+		output := capstan(ctx, append([]string{"export", "turn", "first", "--artifact", whole.SHA256}, at...)...).must(ctx, cli.ExitOK)
+		Expect(output.out.String()).To(Equal("the whole output"))
+
+		By("saying what is wrong")
+		absent := capstan(ctx, append([]string{"logs", "absent"}, at...)...).must(ctx, cli.ExitFailed)
+		Expect(absent.err.String()).To(ContainSubstring(`there is no Turn "absent"`))
+		at[len(at)-1] = s.user(ctx, "stranger")
+		refused := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, cli.ExitFailed)
+		Expect(refused.err.String()).To(ContainSubstring("the ClusterRole capstan-turn-reader"))
+
+		By("saying that there is nothing yet")
+		s.turn(ctx, "second")
+		at[len(at)-1] = s.user(ctx, "third", logRule)
+		nothing := capstan(ctx, append([]string{"logs", "second"}, at...)...).must(ctx, cli.ExitOK)
+		Expect(nothing.err.String()).To(ContainSubstring("note: the journal of Turn second has no entry yet"))
+	})
+
+	It("is who the kubeconfig says, however that knows it", func(ctx SpecContext) {
+		s := newStage(ctx)
+		s.append(ctx, s.turn(ctx, "first"), story()...)
+		token := s.user(ctx, "reader", logRule)
+		file := filepath.Join(GinkgoT().TempDir(), "token")
+		Expect(os.WriteFile(file, []byte(token), 0o600)).To(Succeed())
+		plugin := filepath.Join(GinkgoT().TempDir(), "plugin")
+		Expect(os.WriteFile(plugin, []byte("#!/bin/sh\necho '"+
+			`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"`+token+`"}}'`+"\n"), 0o700)).To(Succeed())
+		for name, user := range map[string]clientcmdapi.AuthInfo{
+			"a token": {Token: token},
+			"a file":  {TokenFile: file},
+			"a plug-in": {Exec: &clientcmdapi.ExecConfig{
+				APIVersion: "client.authentication.k8s.io/v1", Command: plugin, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+			}},
+		} {
+			got := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(user), "--server", s.server.url).must(ctx, cli.ExitOK)
+			Expect(got.out.String()).To(ContainSubstring("Completed: the model answered"), name)
+		}
+		certificate := clientcmdapi.AuthInfo{ClientCertificateData: apiConfig.CertData, ClientKeyData: apiConfig.KeyData}
+		got := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url).must(ctx, cli.ExitFailed)
+		Expect(got.err.String()).To(Equal("capstan: the kubeconfig has no bearer token (it may have a client certificate), and the manager knows people by nothing else: " +
+			"give one with --token \"$(kubectl create token NAME)\", for a ServiceAccount that may get turns/log\n"))
+	})
+
+	It("reads on from where it was when the server goes and another comes", func(ctx SpecContext) {
+		s := newStage(ctx)
+		t := s.turn(ctx, "first")
+		s.append(ctx, t, story()[:2]...)
+		c := capstan(ctx, "logs", "-f", "first", "-n", s.namespace, "--server", s.server.url, "--token", s.user(ctx, "reader", logRule))
+		Eventually(c.out.String).Should(ContainSubstring("a secret word"))
+		s.server.stop()
+		Eventually(c.err.String).Should(ContainSubstring("Reading on after entry 2 in "))
+		s.append(ctx, t, story()[2])
+		s.options.Address = strings.TrimPrefix(s.server.url, "http://")
+		s.serve(ctx)
+		c.must(ctx, cli.ExitOK)
+		Expect(strings.Count(c.out.String(), "a secret word")).To(Equal(1), "nothing is printed twice")
+		Expect(c.out.String()).To(ContainSubstring("Completed: the model answered\n"))
+	})
+
+	It("completes names of Turns from the cluster", func(ctx SpecContext) {
+		s := newStage(ctx)
+		s.turn(ctx, "first")
+		rule := rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"list"}}
+		path := s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "viewer", rule)})
+		got := capstan(ctx, "__complete", "logs", "--kubeconfig", path, "").must(ctx, cli.ExitOK)
+		Expect(got.out.String()).To(HavePrefix("first\n"))
+	})
+})
+
+var _ = Describe("A server beyond its machine", func() {
+	It("has a certificate, which the command line checks", func(ctx SpecContext) {
+		cert, key := certificate()
+		s := newStage(ctx, func(o *readapi.Options) { o.CertFile, o.KeyFile = cert, key })
+		s.append(ctx, s.turn(ctx, "first"), story()...)
+		Expect(s.server.url).To(HavePrefix("https://127.0.0.1:"))
+		at := []string{"logs", "first", "-n", s.namespace, "--server", s.server.url, "--token", s.user(ctx, "reader", logRule)}
+		capstan(ctx, append(at, "--server-ca-file", cert)...).must(ctx, cli.ExitOK)
+		unknown := capstan(ctx, at...).must(ctx, cli.ExitFailed)
+		Expect(unknown.err.String()).To(ContainSubstring("certificate signed by unknown authority"))
+	})
+
+	It("is refused without one", func(ctx SpecContext) {
+		_, err := readapi.Listen(ctx, readapi.Options{Address: ":0", Now: time.Now})
+		Expect(err).To(MatchError(ContainSubstring("give --read-tls-cert-file and --read-tls-key-file")))
+	})
+})
+
+// certificate writes a certificate of this machine and its key.
+func certificate() (certFile, keyFile string) {
+	GinkgoHelper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	Expect(err).NotTo(HaveOccurred())
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	Expect(err).NotTo(HaveOccurred())
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	Expect(err).NotTo(HaveOccurred())
+	dir := GinkgoT().TempDir()
+	write := func(name, kind string, data []byte) string {
+		path := filepath.Join(dir, name)
+		Expect(os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}), 0o600)).To(Succeed(), fmt.Sprint(name))
+		return path
+	}
+	return write("tls.crt", "CERTIFICATE", cert), write("tls.key", "PRIVATE KEY", private)
+}

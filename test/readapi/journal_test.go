@@ -1,0 +1,254 @@
+package readapi_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// read collects what a follower gets, entry by entry.
+type read struct {
+	entries chan journal.Entry
+	done    chan error
+}
+
+// follow follows the journal of a Turn.
+func (s *stage) follow(ctx context.Context, token, turn string, change ...func(*readapi.Query)) *read {
+	GinkgoHelper()
+	base := &http.Transport{}
+	DeferCleanup(base.CloseIdleConnections)
+	transport, err := rest.HTTPWrappersForConfig(&rest.Config{BearerToken: token}, base)
+	Expect(err).NotTo(HaveOccurred())
+	client, err := readapi.NewClient(s.server.url, transport)
+	Expect(err).NotTo(HaveOccurred())
+	q := readapi.Query{Namespace: s.namespace, Name: turn, Follow: true}
+	for _, f := range change {
+		f(&q)
+	}
+	r := &read{entries: make(chan journal.Entry, 1000), done: make(chan error, 1)}
+	go func() {
+		defer GinkgoRecover()
+		for e, err := range client.Journal(ctx, q) {
+			if err != nil {
+				r.done <- err
+				return
+			}
+			r.entries <- e
+		}
+		r.done <- nil
+	}()
+	return r
+}
+
+func (r *read) next(ctx context.Context) journal.Entry {
+	GinkgoHelper()
+	var e journal.Entry
+	Eventually(ctx, r.entries).Should(Receive(&e))
+	return e
+}
+
+var _ = Describe("A journal", func() {
+	It("is JSON lines, from an entry on, with or without what was said", func(ctx SpecContext) {
+		s := newStage(ctx)
+		t := s.turn(ctx, "first")
+		s.append(ctx, t, story()...)
+		token := s.user(ctx, "reader", logRule)
+
+		whole := s.get(ctx, token, s.path("first", "journal"))
+		Expect(whole.header.Get("Content-Type")).To(Equal("application/jsonl"))
+		Expect(whole.header.Get("Cache-Control")).To(Equal("no-store"))
+		first, _, _ := strings.Cut(whole.body, "\n")
+		Expect(first).To(MatchJSON(`{"seq":1,"epoch":1,"kind":"run.started","version":1,"time":"2026-04-09T12:00:01Z",
+			"payload":{"executor":"capstan-0","namespace":"helpdesk","name":"first"}}`))
+		Expect(whole.body).To(ContainSubstring("a secret word"))
+		Expect(whole.lines()).To(HaveLen(3))
+
+		rest := s.get(ctx, token, s.path("first", "journal?after=2")).lines()
+		Expect(rest).To(HaveLen(1))
+		Expect(rest[0]).To(HaveKeyWithValue("kind", "finalized"))
+		Expect(s.get(ctx, token, s.path("first", "journal?after=3&follow=true")).lines()).To(BeEmpty(), "nothing comes after the end")
+
+		redacted := s.get(ctx, token, s.path("first", "journal?redact=true"))
+		Expect(redacted.lines()).To(HaveLen(3))
+		Expect(redacted.body).NotTo(ContainSubstring("secret"))
+		Expect(redacted.body).To(ContainSubstring(`"redacted":true,"bytes":13`))
+		Expect(redacted.body).To(ContainSubstring(`"stop":"Completed"`))
+	})
+
+	It("has the payloads that are kept as artifacts, and these by themselves", func(ctx SpecContext) {
+		s := newStage(ctx)
+		t := s.turn(ctx, "first")
+		token := s.user(ctx, "reader", logRule)
+		text := strings.Repeat("a long story. ", 400_000)
+		payload, err := json.Marshal(map[string]string{"text": text})
+		Expect(err).NotTo(HaveOccurred())
+		kept, output := journal.NewArtifact(payload), journal.NewArtifact([]byte("the whole output"))
+		e := entry(1, journal.ModelReplied, "")
+		e.Payload, e.Artifact, e.Artifacts = nil, kept.SHA256, []journal.Artifact{kept, output}
+		s.append(ctx, t, e)
+
+		lines := s.get(ctx, token, s.path("first", "journal")).lines()
+		Expect(lines).To(HaveLen(1))
+		Expect(lines[0]).To(HaveKeyWithValue("artifact", kept.SHA256))
+		Expect(lines[0]["payload"]).To(Equal(map[string]any{"text": text}))
+		Expect(s.get(ctx, token, s.path("first", "journal?redact=true")).body).To(And(
+			Not(ContainSubstring("story")), ContainSubstring(fmt.Sprintf(`"bytes":%d`, len(text)))))
+
+		content := s.get(ctx, token, s.path("first", "artifacts/"+output.SHA256))
+		Expect(content.status).To(Equal(http.StatusOK))
+		Expect(content.body).To(Equal("the whole output"))
+		Expect(content.header.Get("X-Content-Type-Options")).To(Equal("nosniff"))
+		Expect(s.get(ctx, token, s.path("first", "artifacts/"+kept.SHA256)).body).To(Equal(string(payload)))
+		unknown := strings.Repeat("0", 64)
+		Expect(s.get(ctx, token, s.path("first", "artifacts/"+unknown)).refusal(http.StatusNotFound)).To(ContainSubstring("has no artifact " + unknown))
+
+		By("keeping those of other Turns to who may read them")
+		s.turn(ctx, "second")
+		s.get(ctx, token, s.path("second", "artifacts/"+output.SHA256)).refusal(http.StatusNotFound)
+	})
+
+	It("is that of the newest Turn of the name", func(ctx SpecContext) {
+		s := newStage(ctx)
+		token := s.user(ctx, "reader", logRule)
+		old := s.turn(ctx, "first")
+		s.append(ctx, old, story()...)
+		Expect(apiClient.Delete(ctx, old)).To(Succeed())
+		s.append(ctx, s.turn(ctx, "first"), entry(1, journal.RunStarted, `{"executor":"capstan-1"}`))
+		body := s.get(ctx, token, s.path("first", "journal")).body
+		Expect(body).To(ContainSubstring("capstan-1"))
+		Expect(body).NotTo(ContainSubstring("secret"))
+	})
+
+	It("of a newer version is refused with the way out", func(ctx SpecContext) {
+		s := newStage(ctx)
+		token := s.user(ctx, "reader", logRule)
+		e := entry(1, journal.RunStarted, `{}`)
+		e.Version = journal.PayloadVersion + 1
+		s.append(ctx, s.turn(ctx, "first"), e)
+		Expect(s.get(ctx, token, s.path("first", "journal")).refusal(http.StatusInternalServerError)).To(ContainSubstring("run that version, or a later one"))
+	})
+})
+
+var _ = Describe("Following a journal", func() {
+	It("shows each entry when it is there, and ends with the last one", func(ctx SpecContext) {
+		s := newStage(ctx)
+		t := s.turn(ctx, "first")
+		token := s.user(ctx, "reader", logRule)
+		r := s.follow(ctx, token, "first")
+		for _, e := range story() {
+			Consistently(r.entries, 3*polling).ShouldNot(Receive(), "entry %d is not there yet", e.Seq)
+			s.append(ctx, t, e)
+			Expect(r.next(ctx).Seq).To(Equal(e.Seq))
+		}
+		Eventually(r.done).Should(Receive(BeNil()))
+	})
+
+	It("ends when the Turn has finished without a last entry", func(ctx SpecContext) {
+		s := newStage(ctx)
+		t := s.turn(ctx, "first")
+		r := s.follow(ctx, s.user(ctx, "reader", logRule), "first")
+		Consistently(r.done, 10*polling).ShouldNot(Receive())
+		end(ctx, t)
+		Eventually(r.done).Should(Receive(BeNil()))
+	})
+
+	It("ends when the Turn was deleted, with what there was", func(ctx SpecContext) {
+		s := newStage(ctx)
+		t := s.turn(ctx, "first")
+		s.append(ctx, t, story()[:2]...)
+		r := s.follow(ctx, s.user(ctx, "reader", logRule), "first")
+		Expect(r.next(ctx).Seq).To(Equal(int64(1)))
+		Expect(r.next(ctx).Seq).To(Equal(int64(2)))
+		Expect(apiClient.Delete(ctx, t)).To(Succeed())
+		Eventually(r.done).Should(Receive(BeNil()))
+	})
+
+	It("ends when the right to it has ended", func(ctx SpecContext) {
+		s := newStage(ctx)
+		s.append(ctx, s.turn(ctx, "first"), story()[:2]...)
+		r := s.follow(ctx, s.user(ctx, "reader", logRule), "first")
+		Expect(r.next(ctx).Seq).To(Equal(int64(1)))
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "reader"}}
+		Expect(apiClient.Delete(ctx, account)).To(Succeed())
+		var err error
+		Eventually(r.done).Should(Receive(&err))
+		refused, ok := errors.AsType[*readapi.Error](err)
+		Expect(ok).To(BeTrue(), "want a refusal, have %v", err)
+		Expect(refused.Status).To(Equal(http.StatusUnauthorized))
+	})
+
+	It("is broken off when the server stops, so that the reader goes elsewhere", func(ctx SpecContext) {
+		s := newStage(ctx)
+		s.append(ctx, s.turn(ctx, "first"), story()[:2]...)
+		r := s.follow(ctx, s.user(ctx, "reader", logRule), "first")
+		Expect(r.next(ctx).Seq).To(Equal(int64(1)))
+		s.server.stop()
+		Eventually(r.done).Should(Receive(MatchError(readapi.ErrBroken)))
+	})
+
+	It("is kept up while nothing happens", func(ctx SpecContext) {
+		s := newStage(ctx, func(o *readapi.Options) { o.Beat = polling })
+		t := s.turn(ctx, "first")
+		s.append(ctx, t, story()[:1]...)
+		token := s.user(ctx, "reader", logRule)
+		ended := make(chan answer, 1)
+		go func() {
+			defer GinkgoRecover()
+			ended <- s.get(ctx, token, s.path("first", "journal?follow=true"))
+		}()
+		Consistently(ended, 20*polling).ShouldNot(Receive())
+		s.append(ctx, t, story()[1:]...)
+		var got answer
+		Eventually(ended).Should(Receive(&got))
+		Expect(got.lines()).To(HaveLen(3))
+		Expect(got.body).To(ContainSubstring("\n\n"), "blank lines say that somebody is there")
+	})
+})
+
+var _ = Describe("A reader who is slow", func() {
+	It("is dropped, and leaves the place to others", func(ctx SpecContext) {
+		s := newStage(ctx, func(o *readapi.Options) { o.WriteTimeout = 10 * polling })
+		t := s.turn(ctx, "first")
+		token := s.user(ctx, "reader", logRule)
+		noise := make([]byte, journal.MaxPayload/2)
+		for i := range noise {
+			noise[i] = byte('a' + rand.IntN(26))
+		}
+		const entries = 400
+		for i := range int64(entries) {
+			s.append(ctx, t, entry(i+1, journal.ModelReplied, `{"reply":{"text":"`+string(noise)+`"}}`))
+		}
+		dialer := &net.Dialer{Timeout: time.Second}
+		conn, err := dialer.DialContext(ctx, "tcp", strings.TrimPrefix(s.server.url, "http://"))
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(conn.Close)
+		_, err = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", s.path("first", "journal"), token)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("closing the connection that nobody reads from")
+		Eventually(func() error { _, err := conn.Write([]byte("\r\n")); return err }).Should(HaveOccurred())
+		Expect(conn.SetReadDeadline(time.Now().Add(patience))).To(Succeed())
+		var got bytes.Buffer
+		_, _ = got.ReadFrom(conn)
+		Expect(got.Len()).To(BeNumerically("<", entries*len(noise)), "the rest must not be in a buffer of the server")
+
+		By("serving who reads")
+		Expect(s.get(ctx, token, s.path("first", "journal")).lines()).To(HaveLen(entries))
+	}, NodeTimeout(2*time.Minute))
+})

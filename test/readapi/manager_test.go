@@ -1,0 +1,130 @@
+package readapi_test
+
+import (
+	"context"
+	"net/http/httptest"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/readapi"
+)
+
+// slowly is a model that answers at the second attempt, when it is allowed to.
+const slowly = `rules:
+- {times: 1, fault: {status: 503, message: busy}}
+- {when: {contains: wait}, fault: {hang: BeforeHeaders}}
+- {reply: {text: "All is well."}}
+`
+
+var _ = Describe("A manager", func() {
+	It("serves the journals of its Turns to the command line, which finds it by the Lease of the executor", func(ctx SpecContext) {
+		s := newStage(ctx)
+		fake := s.model(ctx)
+		s.run(ctx)
+		token := s.user(ctx, "reader", logRule,
+			rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get"}},
+			rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"list"}})
+		at := []string{"--manager-namespace", s.namespace, "--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: token})}
+
+		By("following a Turn that has not begun, to its end")
+		s.turn(ctx, "first")
+		var lease coordinationv1.Lease
+		Eventually(func(g Gomega) {
+			key := client.ObjectKey{Namespace: s.namespace, Name: executor.LeasePrefix + s.namespace + "-0"}
+			g.Expect(apiClient.Get(ctx, key, &lease)).To(Succeed())
+			g.Expect(lease.Annotations[readapi.AddressAnnotation]).To(HavePrefix("http://127.0.0.1:"))
+		}).Should(Succeed())
+		first := capstan(ctx, append([]string{"logs", "-f", "first"}, at...)...).must(ctx, cli.ExitOK)
+		Expect(first.out.String()).To(And(
+			HavePrefix("Turn "+s.namespace+"/first\n  run 1    executor "+s.namespace+"-0, epoch 1, "),
+			ContainSubstring("  profile  house (house 1.0.0)\n"), ContainSubstring("user\n| What is new?\n"),
+			ContainSubstring("the request failed: Overloaded: "), ContainSubstring("asking small of ModelProvider demo (attempt 2)\n"),
+			ContainSubstring("| All is well.\n"), ContainSubstring("Completed: the model answered\n"),
+		))
+
+		By("exporting it")
+		exported := capstan(ctx, append([]string{"export", "turn", "first"}, at...)...).must(ctx, cli.ExitOK)
+		Expect(exported.out.String()).To(And(ContainSubstring(`"kind":"finalized"`), Not(ContainSubstring("All is well"))))
+
+		By("following one that is cancelled while the model works")
+		waiting := &v1alpha1.Turn{
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "second"},
+			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}, Message: "wait"},
+		}
+		Expect(apiClient.Create(ctx, waiting)).To(Succeed())
+		second := capstan(ctx, append([]string{"logs", "-f", "second"}, at...)...)
+		Expect(fake.Wait(ctx, func(st server.Stats) bool { return st.InFlight == 1 })).To(Succeed())
+		Eventually(second.out.String).Should(ContainSubstring("asking small of ModelProvider demo\n"))
+		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"desiredState":"Cancelled"}}`))
+		Expect(apiClient.Patch(ctx, waiting, patch)).To(Succeed())
+		second.must(ctx, cli.ExitOK)
+		Expect(second.out.String()).To(ContainSubstring("Cancelled: the turn was cancelled"))
+
+		By("naming a Turn that is not there, and where to look for a manager")
+		absent := capstan(ctx, append([]string{"logs", "absent"}, at...)...).must(ctx, cli.ExitFailed)
+		Expect(absent.err.String()).To(ContainSubstring("there is no Turn " + s.namespace + "/absent"))
+		at[1] = "default"
+		refused := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, cli.ExitFailed)
+		Expect(refused.err.String()).To(ContainSubstring(`--manager-namespace "default"`))
+	})
+})
+
+// model serves a model, and makes an Agent that asks it.
+func (s *stage) model(ctx context.Context) *server.Server {
+	GinkgoHelper()
+	cfg, err := server.ParseConfig([]byte(slowly))
+	Expect(err).NotTo(HaveOccurred())
+	fake, err := server.New(cfg)
+	Expect(err).NotTo(HaveOccurred())
+	web := httptest.NewServer(fake)
+	DeferCleanup(web.Close)
+	DeferCleanup(fake.Close) // runs before web.Close, which waits for all requests
+	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: s.namespace, Name: name} }
+	for _, o := range []client.Object{
+		&corev1.Secret{ObjectMeta: in("model-key"), StringData: map[string]string{"apiKey": "k"}},
+		&v1alpha1.ModelProvider{ObjectMeta: in("demo"), Spec: v1alpha1.ModelProviderSpec{
+			Type: v1alpha1.ProviderTypeOpenAI, BaseURL: web.URL + "/v1",
+			CredentialsRef: &v1alpha1.SecretKeyReference{Name: "model-key", Key: "apiKey"},
+			Retry:          v1alpha1.RetryPolicy{MaxAttempts: 2, InitialBackoffMilliseconds: 10, MaxBackoffSeconds: 1},
+			Models:         []v1alpha1.Model{{Name: "small"}},
+		}},
+		&v1alpha1.PromptProfile{ObjectMeta: in("house"), Spec: v1alpha1.PromptProfileSpec{ID: "house", Version: "1.0.0", Instructions: "Answer briefly."}},
+		&v1alpha1.Agent{ObjectMeta: in("support"), Spec: v1alpha1.AgentSpec{
+			PromptProfileRef: v1alpha1.ObjectReference{Name: "house"},
+			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.ObjectReference{Name: "demo"}, Model: "small"}},
+		}},
+	} {
+		Expect(apiClient.Create(ctx, o)).To(Succeed(), "%T must be created", o)
+	}
+	return fake
+}
+
+// run starts a manager of the namespace; the end of the spec stops it.
+func (s *stage) run(ctx context.Context) {
+	GinkgoHelper()
+	o := manager.Options{
+		DataDir: GinkgoT().TempDir(), Namespace: s.namespace, ExecutorName: s.namespace + "-0", WatchNamespaces: []string{s.namespace},
+		MaxConcurrentTurns: 10, MetricsBindAddress: "0", HealthProbeBindAddress: "0", ReadBindAddress: "127.0.0.1:0",
+		LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 1,
+	}
+	Expect(o.Validate()).To(Succeed())
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- manager.Run(life, o, apiConfig, GinkgoLogr) }()
+	DeferCleanup(func() {
+		cancel()
+		Eventually(done).Should(Receive(BeNil()), "the manager must stop without an error")
+	})
+}

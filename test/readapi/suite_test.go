@@ -1,0 +1,75 @@
+// Package readapi_test reads journals from a manager's read API as people do: with tokens and rights of a real API server,
+// over real HTTP, from a real store, and by the command line.
+package readapi_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gleak"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+const (
+	// patience is how long a condition may take that is expected at once, on a busy machine.
+	patience = 30 * time.Second
+	// polling is the time between two looks at a condition.
+	polling = 20 * time.Millisecond
+)
+
+// The control plane of the suite. BeforeSuite sets them; no test changes them.
+var (
+	apiConfig *rest.Config
+	apiClient client.Client
+	clientset kubernetes.Interface
+)
+
+func TestReadAPI(t *testing.T) {
+	RegisterFailHandler(Fail)
+	SetDefaultEventuallyTimeout(patience)
+	SetDefaultEventuallyPollingInterval(polling)
+	EnforceDefaultTimeoutsWhenUsingContexts()
+	RunSpecs(t, "Read API")
+}
+
+var _ = BeforeSuite(func() {
+	Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(),
+		"KUBEBUILDER_ASSETS is not set: run `make test`, which gets an API server and sets it")
+	ctrl.SetLogger(GinkgoLogr)
+	klog.SetLogger(GinkgoLogr)
+
+	before := gleak.Goroutines()
+	DeferCleanup(func() { // runs last, when the API server has closed all connections
+		// A watch of metadata that is stopped keeps a goroutine that nobody reads from, once a process: kubernetes issue 113254.
+		watch := gleak.IgnoringTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop")
+		Eventually(gleak.Goroutines).ShouldNot(gleak.HaveLeaked(before, watch), "all that the suite started must have ended")
+	})
+
+	controlPlane := &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	var err error
+	apiConfig, err = controlPlane.Start()
+	Expect(err).NotTo(HaveOccurred(), "the control plane must start")
+	DeferCleanup(func() { Expect(controlPlane.Stop()).To(Succeed()) })
+	apiConfig.QPS = -1
+
+	scheme, err := manager.Scheme()
+	Expect(err).NotTo(HaveOccurred())
+	apiClient, err = client.New(apiConfig, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+	clientset, err = kubernetes.NewForConfig(apiConfig)
+	Expect(err).NotTo(HaveOccurred())
+})
