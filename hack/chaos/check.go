@@ -1,0 +1,321 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// tokens of requests, in and out.
+type tokens struct {
+	Input  int64 `json:"input"`
+	Output int64 `json:"output"`
+}
+
+func (t *tokens) add(input, output int64) {
+	t.Input += input
+	t.Output += output
+}
+
+// figures are what the checks have counted.
+type figures struct {
+	Turns    int `json:"turns"`
+	Finished int `json:"finished"`
+	Resumes  int `json:"resumes"`
+	Entries  int `json:"journalEntries"`
+
+	// Requests are what the model's server has got; Replies and Failures what the journals have of them. Unsent are failures
+	// that never arrived, as where a credential could not be read.
+	Requests int `json:"modelRequests"`
+	Replies  int `json:"recordedReplies"`
+	Failures int `json:"recordedFailures"`
+	Unsent   int `json:"recordedFailuresNotSent"`
+	// LostSent and LostUnsent are requests in flight at a kill, which have arrived at the model's server or not.
+	LostSent   int `json:"requestsInFlightSent"`
+	LostUnsent int `json:"requestsInFlightNotSent"`
+	// Repeated are requests that the model's server has got twice, or for a step whose reply was recorded.
+	Repeated int `json:"repliesRequestedAgain"`
+
+	// Intended are side-effecting calls that were to be made, Made those that arrived, Twice those that did so twice.
+	Intended int `json:"sideEffectsIntended"`
+	Made     int `json:"sideEffectsMade"`
+	Twice    int `json:"sideEffectsMadeTwice"`
+	// Unknown are those in flight at a kill, UnknownMade how many of them have arrived, UnknownReported and UnknownTold how
+	// many the statuses report and the models were told of.
+	Unknown         int `json:"unknownOutcomes"`
+	UnknownMade     int `json:"unknownOutcomesMade"`
+	UnknownReported int `json:"unknownOutcomesReported"`
+	UnknownTold     int `json:"unknownOutcomesTold"`
+	// Repeatable are the calls that may be made again, RepeatableMade how often they were made.
+	Repeatable     int `json:"repeatableCalls"`
+	RepeatableMade int `json:"repeatableCallsMade"`
+
+	// Billed is what the model's server billed, Reported what the statuses say, Lost what was billed for replies that no
+	// journal has.
+	Billed   tokens `json:"billedTokens"`
+	Reported tokens `json:"reportedTokens"`
+	Lost     tokens `json:"billedTokensOfLostReplies"`
+}
+
+// checker compares the evidence.
+type checker struct {
+	evidence
+	figures
+	broken []violation
+	// requests of all journals, by ID, and intents and the names of their Turns, by key.
+	requests map[string]*request
+	intents  map[string][]*intent
+	names    map[string]string
+	// byID are the requests that the model's server has got.
+	byID map[string][]asked
+}
+
+// check says what the evidence amounts to, and which guarantees did not hold.
+func check(e evidence) (figures, []violation) {
+	c := &checker{
+		evidence: e, requests: map[string]*request{}, intents: map[string][]*intent{}, names: map[string]string{}, byID: map[string][]asked{},
+	}
+	for _, a := range e.Asked {
+		c.byID[a.ID] = append(c.byID[a.ID], a)
+	}
+	c.figures.Turns = len(e.Turns)
+	for _, t := range e.Turns {
+		c.turn(t)
+	}
+	c.strays()
+	c.calls()
+	c.bill()
+	return c.figures, c.broken
+}
+
+func (c *checker) wrong(g guarantee, turn, format string, args ...any) {
+	c.broken = append(c.broken, violation{Guarantee: g, Turn: turn, What: fmt.Sprintf(format, args...)})
+}
+
+// turn checks one Turn by its journal and its status.
+func (c *checker) turn(e turnEvidence) {
+	t := e.Turn
+	h := readHistory(string(t.UID), e.Entries)
+	for _, v := range h.broken {
+		v.Turn = t.Name
+		c.broken = append(c.broken, v)
+		if v.Guarantee == paidOnce {
+			c.Repeated++
+		}
+	}
+	c.Entries += h.entries
+	c.Replies += len(h.steps)
+	if meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionSucceeded) && t.StateReason() == v1alpha1.TurnReasonCompleted {
+		c.Finished++
+	} else {
+		c.wrong(everyTurnFinished, t.Name, "its state is %q: %s", t.StateReason(), messageOf(t))
+	}
+	if h.result == nil {
+		c.wrong(everyTurnFinished, t.Name, "its journal has no end")
+	}
+	c.cuts(t.Name, h)
+	c.status(t, h)
+	for _, r := range h.requests {
+		c.requests[r.ID] = r
+		c.request(t.Name, r)
+	}
+	for _, i := range h.intents {
+		c.intents[i.IdempotencyKey] = append(c.intents[i.IdempotencyKey], i)
+		c.names[i.IdempotencyKey] = t.Name
+	}
+	c.told(t, h)
+}
+
+func messageOf(t *v1alpha1.Turn) string {
+	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded); c != nil {
+		return c.Message
+	}
+	return "nobody has looked at it"
+}
+
+// cuts checks that what was cut off was cut off by a kill, and that such calls have the end they must have.
+func (c *checker) cuts(turn string, h *history) {
+	byKill := func(f *flight) {
+		inFlight := func(k kill) bool { return !k.To.Before(f.begun) && !k.From.After(f.cut) }
+		if f.lost() && !f.cut.IsZero() && !slices.ContainsFunc(c.Kills, inFlight) {
+			c.wrong(knownOutcomes, turn, "%s was cut off between %s and %s, and nothing was killed then", f.what,
+				f.begun.Format("15:04:05.000"), f.cut.Format("15:04:05.000"))
+		}
+	}
+	for _, r := range h.requests {
+		byKill(&r.flight)
+	}
+	for _, i := range h.intents {
+		byKill(&i.flight)
+		if i.lost() && !i.repeatable() && i.outcome != loop.Unknown {
+			c.wrong(knownOutcomes, turn, "%s was in flight at a kill, and its outcome is said to be %q", i.what, i.outcome)
+		}
+	}
+	if h.result != nil && len(h.unfinishedCalls()) > 0 {
+		c.wrong(wholeJournals, turn, "calls %q have no end", h.unfinishedCalls())
+	}
+}
+
+// status checks what the status says by what the journal says.
+func (c *checker) status(t *v1alpha1.Turn, h *history) {
+	var got v1alpha1.StepCounts
+	if t.Status.Steps != nil {
+		got = *t.Status.Steps
+	}
+	want := v1alpha1.StepCounts{
+		Count: int32(len(h.steps)), Resumes: int32(max(0, h.runs-1)), UnknownOutcomes: int32(h.unknown()), //nolint:gosec // because a Turn of the test has a few steps
+	}
+	for _, r := range h.requests {
+		if !r.unsent {
+			want.ModelRequests++
+		}
+	}
+	for _, i := range h.intents {
+		if i.Attempt == 1 {
+			want.ToolCalls++
+		}
+	}
+	want.ModelRetries = got.ModelRetries // how they are counted is not the test's concern
+	if got != want {
+		c.wrong(everyTurnFinished, t.Name, "its status counts %+v, and its journal %+v", got, want)
+	}
+	if got.UnknownOutcomes != want.UnknownOutcomes {
+		c.wrong(knownOutcomes, t.Name, "its status reports %d unknown outcomes of %d", got.UnknownOutcomes, want.UnknownOutcomes)
+	}
+	if t.Epoch() < h.epoch {
+		c.wrong(wholeJournals, t.Name, "its status has epoch %d, and its journal %d", t.Epoch(), h.epoch)
+	}
+	c.Resumes += int(got.Resumes)
+	c.UnknownReported += int(got.UnknownOutcomes)
+	var used model.Usage
+	for _, r := range h.requests {
+		used = used.Add(r.usage)
+	}
+	u := t.Status.Usage
+	if u == nil {
+		u = &v1alpha1.Usage{}
+	}
+	c.Reported.add(u.InputTokens, u.OutputTokens)
+	if u.InputTokens != used.InputTokens || u.OutputTokens != used.OutputTokens {
+		c.wrong(exactUsage, t.Name, "its status says %d+%d tokens, and its journal %d+%d", u.InputTokens, u.OutputTokens, used.InputTokens, used.OutputTokens)
+	}
+}
+
+// request checks one request by what the model's server has seen of it.
+func (c *checker) request(turn string, r *request) {
+	seen := c.byID[r.ID]
+	if len(seen) > 1 {
+		c.Repeated++
+		c.wrong(paidOnce, turn, "the model's server got %s %d times", r.what, len(seen))
+	}
+	switch {
+	case r.lost() && len(seen) > 0:
+		c.LostSent++
+	case r.lost():
+		c.LostUnsent++
+	case r.replied && len(seen) == 0:
+		c.wrong(paidOnce, turn, "the journal has a reply to %s, which the model's server never got", r.what)
+	case !r.replied && len(seen) > 0:
+		c.Failures++
+	case !r.replied:
+		c.Unsent++
+	}
+	for _, a := range seen {
+		if r.replied && (a.Input != r.usage.InputTokens || a.Output != r.usage.OutputTokens) {
+			c.wrong(exactUsage, turn, "%s was billed %d+%d tokens, and the journal has %d+%d", r.what, a.Input, a.Output, r.usage.InputTokens, r.usage.OutputTokens)
+		}
+	}
+}
+
+// told checks that the model was told of each unknown outcome, by the last request that it got.
+func (c *checker) told(t *v1alpha1.Turn, h *history) {
+	for _, r := range slices.Backward(h.requests) {
+		seen := c.byID[r.ID]
+		if len(seen) == 0 {
+			continue
+		}
+		c.UnknownTold += seen[0].Unknown
+		if seen[0].Unknown != h.unknown() {
+			c.wrong(knownOutcomes, t.Name, "the model was told of %d unknown outcomes of %d", seen[0].Unknown, h.unknown())
+		}
+		return
+	}
+}
+
+// strays checks that nothing was asked or called of which no journal tells.
+func (c *checker) strays() {
+	c.Requests = len(c.Asked)
+	for _, a := range c.Asked {
+		if c.requests[a.ID] == nil {
+			c.Repeated++
+			c.wrong(paidOnce, "", "the model's server got request %q, which no journal has", a.ID)
+		}
+	}
+	if sum := c.Replies + c.Failures + c.LostSent; sum != c.Requests {
+		c.wrong(paidOnce, "", "the model's server got %d requests, and the journals have %d: %d replies, %d failures, %d in flight at a kill",
+			c.Requests, sum, c.Replies, c.Failures, c.LostSent)
+	}
+	for key := range c.Called {
+		if c.intents[key] == nil {
+			c.wrong(calledOnce, "", "the tools' server got call %q, which no journal has", key)
+		}
+	}
+}
+
+// calls checks each call by how often the tools' server has got it.
+func (c *checker) calls() {
+	for key, intents := range c.intents {
+		last := intents[len(intents)-1]
+		got := c.Called[key]
+		name := c.names[key]
+		if last.repeatable() {
+			c.Repeatable++
+			c.RepeatableMade += got.Times
+			if got.Times > len(intents) {
+				c.wrong(calledOnce, name, "%s was made %d times, and intended %d times", last.what, got.Times, len(intents))
+			}
+			continue
+		}
+		c.Intended++
+		c.Made += min(got.Times, 1)
+		if got.Times > 1 {
+			c.Twice++
+			c.wrong(calledOnce, name, "%s was made %d times", last.what, got.Times)
+		}
+		switch {
+		case last.outcome == loop.Unknown:
+			c.Unknown++
+			c.UnknownMade += min(got.Times, 1)
+		case last.outcome == loop.Succeeded && got.Times == 0:
+			c.wrong(knownOutcomes, name, "the journal has a result of %s, which the tools' server never got", last.what)
+		}
+	}
+}
+
+// bill checks that what was billed is what the statuses say and what was lost, request by request.
+func (c *checker) bill() {
+	for _, a := range c.Asked {
+		if !a.Billed {
+			continue
+		}
+		c.Billed.add(a.Input, a.Output)
+		switch r := c.requests[a.ID]; {
+		case r == nil:
+			c.wrong(exactUsage, "", "request %q was billed, and no journal has it", a.ID)
+		case r.lost():
+			c.Lost.add(a.Input, a.Output)
+		case !r.replied && (a.Input != r.usage.InputTokens || a.Output != r.usage.OutputTokens):
+			c.wrong(exactUsage, "", "%s was billed %d+%d tokens, and the journal has a failure of %d+%d", r.what, a.Input, a.Output, r.usage.InputTokens, r.usage.OutputTokens)
+		}
+	}
+	sum := c.Reported
+	sum.add(c.Lost.Input, c.Lost.Output)
+	if sum != c.Billed {
+		c.wrong(exactUsage, "", "%+v tokens were billed; the statuses have %+v, and replies that were lost took %+v", c.Billed, c.Reported, c.Lost)
+	}
+}

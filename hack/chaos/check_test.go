@@ -1,0 +1,300 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+const uid = "uid-1"
+
+// at is a second of the stories' day.
+func at(second int) time.Time { return time.Date(2026, 1, 1, 12, 0, second, 0, time.UTC) }
+
+// scribe writes a journal, an entry a second.
+type scribe struct {
+	entries []journal.Entry
+	epoch   int64
+}
+
+func (s *scribe) write(kind journal.Kind, payload any) {
+	text, err := json.Marshal(payload)
+	if err != nil {
+		panic(err)
+	}
+	seq := len(s.entries) + 1
+	s.entries = append(s.entries, journal.Entry{
+		Seq: int64(seq), Epoch: s.epoch, Kind: kind, Version: 1, Time: at(seq), Payload: text,
+	})
+}
+
+func (s *scribe) run(epoch int64) {
+	s.epoch = epoch
+	s.write(journal.RunStarted, struct{}{})
+}
+
+func (s *scribe) ask(step, attempt int) {
+	s.write(journal.ModelRequested, loop.Request{Step: step, Provider: "p", Model: "m", Attempt: attempt, ID: fmt.Sprintf("%s/%d", uid, len(s.entries)+1)})
+}
+
+func (s *scribe) reply(step int, calls ...string) {
+	r := model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 10, OutputTokens: 2}}
+	for _, c := range calls {
+		r.Text, r.FinishReason = "", model.FinishToolCalls
+		id, name, _ := strings.Cut(c, " ")
+		r.ToolCalls = append(r.ToolCalls, model.ToolCall{ID: id, Name: name})
+	}
+	s.write(journal.ModelReplied, loop.Step{Step: step, Provider: "p", Model: "m", Reply: r})
+}
+
+func (s *scribe) intend(step int, id, name string, attempt int) {
+	effect := tool.Destructive
+	if name == "look" {
+		effect = tool.ReadOnly
+	}
+	s.write(journal.ToolIntended, loop.Intent{
+		Step: step, CallID: id, Name: name, Effect: effect, Attempt: attempt, IdempotencyKey: fmt.Sprintf("%s/%d/%s", uid, step, id),
+	})
+}
+
+func (s *scribe) finish(step int, id, name string, outcome loop.Outcome) {
+	f := loop.Finish{Step: step, CallID: id, Name: name, Outcome: outcome}
+	if outcome == loop.Unknown {
+		f.Class = tool.OutcomeUnknown
+	}
+	s.write(journal.ToolFinished, f)
+}
+
+func (s *scribe) end() {
+	s.write(journal.Finalized, turn.Result{Stop: turn.StopCompleted, Message: "the model answered"})
+}
+
+// story is a Turn that was killed twice: while a request was under way, and while a call was that must not be made twice.
+func story() evidence {
+	s := &scribe{}
+	s.run(1)
+	s.ask(1, 1)                               // 2: in flight at the first kill
+	s.run(2)                                  // 3
+	s.ask(1, 2)                               // 4
+	s.reply(1, "a look", "b count")           // 5
+	s.intend(1, "a", "look", 1)               // 6
+	s.finish(1, "a", "look", loop.Succeeded)  // 7
+	s.intend(1, "b", "count", 1)              // 8: in flight at the second kill
+	s.run(3)                                  // 9
+	s.finish(1, "b", "count", loop.Unknown)   // 10
+	s.ask(2, 1)                               // 11
+	s.reply(2, "c count")                     // 12
+	s.intend(2, "c", "count", 1)              // 13
+	s.finish(2, "c", "count", loop.Succeeded) // 14
+	s.ask(3, 1)                               // 15
+	s.reply(3)                                // 16
+	s.end()                                   // 17
+	billed := func(seq, unknown int) asked {
+		return asked{ID: fmt.Sprintf("%s/%d", uid, seq), Billed: true, Input: 10, Output: 2, Unknown: unknown}
+	}
+	return evidence{
+		Turns: []turnEvidence{{Entries: s.entries, Turn: &v1alpha1.Turn{
+			ObjectMeta: metav1.ObjectMeta{Name: "t", UID: types.UID(uid)},
+			Status: v1alpha1.TurnStatus{
+				Executor:   &v1alpha1.ExecutorBinding{Name: "e", Epoch: 3},
+				Conditions: []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: v1alpha1.TurnReasonCompleted}},
+				Steps:      &v1alpha1.StepCounts{Count: 3, ModelRequests: 4, ModelRetries: 1, ToolCalls: 3, UnknownOutcomes: 1, Resumes: 2},
+				Usage:      &v1alpha1.Usage{InputTokens: 30, OutputTokens: 6, TotalTokens: 36},
+			},
+		}}},
+		Asked: []asked{billed(2, 0), billed(4, 0), billed(11, 1), billed(15, 1)},
+		Called: map[string]called{
+			uid + "/1/a": {Tool: "look", Times: 1}, uid + "/1/b": {Tool: "count", Times: 1}, uid + "/2/c": {Tool: "count", Times: 1},
+		},
+		Kills: []kill{{at(2), at(3)}, {at(8), at(9)}},
+	}
+}
+
+func TestAStoryInWhichAllHolds(t *testing.T) {
+	got, broken := check(story())
+	if len(broken) > 0 {
+		t.Errorf("violations: %+v", broken)
+	}
+	want := figures{
+		Turns: 1, Finished: 1, Resumes: 2, Entries: 17, Requests: 4, Replies: 3, LostSent: 1,
+		Intended: 2, Made: 2, Unknown: 1, UnknownMade: 1, UnknownReported: 1, UnknownTold: 1, Repeatable: 1, RepeatableMade: 1,
+		Billed: tokens{40, 8}, Reported: tokens{30, 6}, Lost: tokens{10, 2},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("figures (-want +got):\n%s", diff)
+	}
+}
+
+// TestKillsThatNobodySaw are stories in which all holds as well: what was in flight never arrived, or was repeated rightly.
+func TestKillsThatNobodySaw(t *testing.T) {
+	e := story()
+	e.Asked = e.Asked[1:]
+	delete(e.Called, uid+"/1/b")
+	got, broken := check(e)
+	if len(broken) > 0 || got.LostUnsent != 1 || got.LostSent != 0 || got.UnknownMade != 0 || got.Made != 1 || got.Lost != (tokens{}) {
+		t.Errorf("figures %+v, violations %+v", got, broken)
+	}
+
+	s := &scribe{}
+	s.run(1)
+	s.ask(1, 1)
+	s.reply(1, "a look")
+	s.intend(1, "a", "look", 1)
+	s.run(2)
+	s.intend(1, "a", "look", 2)
+	s.finish(1, "a", "look", loop.Succeeded)
+	if h := readHistory(uid, s.entries); len(h.broken) > 0 {
+		t.Errorf("a call that does no harm may be made again: %+v", h.broken)
+	}
+}
+
+// rewrite replaces the journal of the story by what a change makes of it: entries get places and times anew.
+func rewrite(e *evidence, change func([]journal.Entry) []journal.Entry) {
+	entries := change(slices.Clone(e.Turns[0].Entries))
+	for i := range entries {
+		entries[i].Seq = int64(i) + 1
+	}
+	e.Turns[0].Entries = entries
+}
+
+// insert puts what a scribe writes in an epoch behind the first n entries.
+func insert(n int, epoch int64, write func(*scribe)) func([]journal.Entry) []journal.Entry {
+	return func(entries []journal.Entry) []journal.Entry {
+		s := &scribe{epoch: epoch, entries: slices.Clone(entries[:n])}
+		write(s)
+		return append(s.entries, entries[n:]...)
+	}
+}
+
+func TestEachGuaranteeIsMissedWhenItIsBroken(t *testing.T) {
+	status := func(e *evidence) *v1alpha1.TurnStatus { return &e.Turns[0].Turn.Status }
+	for name, tc := range map[string]struct {
+		reason string
+		harm   func(*evidence)
+		want   guarantee
+		says   string
+	}{
+		"StillRuns": {"a Turn that has not ended", func(e *evidence) {
+			status(e).Conditions[0].Status, status(e).Conditions[0].Reason = "Unknown", "Running"
+		}, everyTurnFinished, `"Running"`},
+		"Failed": {"a Turn that ended without an answer", func(e *evidence) {
+			status(e).Conditions[0].Status, status(e).Conditions[0].Reason = "False", "ModelFailed"
+		}, everyTurnFinished, `"ModelFailed"`},
+		"NoEnd":     {"a journal without an end", func(e *evidence) { e.Turns[0].Entries = e.Turns[0].Entries[:16] }, everyTurnFinished, "has no end"},
+		"Miscounts": {"a status that counts other resumes", func(e *evidence) { status(e).Steps.Resumes = 1 }, everyTurnFinished, "its status counts"},
+
+		"RepliedStep": {"a request for a step that has its reply", func(e *evidence) {
+			rewrite(e, insert(14, 3, func(s *scribe) { s.ask(2, 2) }))
+		}, paidOnce, "for step 2 was made although the journal had the reply"},
+		"SentTwice":  {"one request that arrived twice", func(e *evidence) { e.Asked = append(e.Asked, e.Asked[2]) }, paidOnce, "2 times"},
+		"Stray":      {"a request of which no journal tells", func(e *evidence) { e.Asked = append(e.Asked, asked{ID: uid + "/99"}) }, paidOnce, "which no journal has"},
+		"Anonymous":  {"a request without a name", func(e *evidence) { e.Asked[0].ID = "" }, paidOnce, `request ""`},
+		"Invented":   {"a reply that nobody gave", func(e *evidence) { e.Asked = e.Asked[:3] }, paidOnce, "never got"},
+		"TwoReplies": {"two replies for one step", func(e *evidence) { rewrite(e, insert(12, 3, func(s *scribe) { s.ask(2, 1); s.reply(2) })) }, paidOnce, "is a reply to step 2"},
+		"WrongNumber": {"a request under the name of another", func(e *evidence) {
+			e.Turns[0].Entries[10].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[10].Payload), "/11", "/12", 1))
+		}, paidOnce, "should be called"},
+
+		"MadeTwice":     {"a call that arrived twice", func(e *evidence) { e.Called[uid+"/2/c"] = called{Tool: "count", Times: 2} }, calledOnce, "was made 2 times"},
+		"UnknownTwice":  {"a call of unknown outcome that arrived twice", func(e *evidence) { e.Called[uid+"/1/b"] = called{Tool: "count", Times: 2} }, calledOnce, "was made 2 times"},
+		"LookedTwice":   {"a call that may be repeated, but was not to be", func(e *evidence) { e.Called[uid+"/1/a"] = called{Tool: "look", Times: 2} }, calledOnce, "intended 1 times"},
+		"NotIntended":   {"a call of which no journal tells", func(e *evidence) { e.Called[uid+"/3/x"] = called{Tool: "count", Times: 1} }, calledOnce, "which no journal has"},
+		"NotAskedFor":   {"a call that no reply asked for", func(e *evidence) { rewrite(e, insert(14, 3, func(s *scribe) { s.intend(2, "x", "count", 1) })) }, calledOnce, "no reply asked for it"},
+		"IntendedTwice": {"a call that was intended once more", func(e *evidence) { rewrite(e, insert(9, 3, func(s *scribe) { s.intend(1, "b", "count", 2) })) }, calledOnce, "was intended again"},
+		"Harmless": {"a call that does harm and is said to do none", func(e *evidence) {
+			e.Turns[0].Entries[12].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[12].Payload), "Destructive", "Idempotent", 1))
+		}, calledOnce, "is said to be Idempotent"},
+		"EndedTwice": {"a call with two ends", func(e *evidence) {
+			rewrite(e, insert(14, 3, func(s *scribe) { s.finish(2, "c", "count", loop.Unknown) }))
+		}, calledOnce, "has ended twice"},
+
+		"NoKill":       {"something that was cut off by nothing", func(e *evidence) { e.Kills = e.Kills[:1] }, knownOutcomes, "nothing was killed then"},
+		"KillBefore":   {"a kill that was before it began", func(e *evidence) { e.Kills[1] = kill{at(6), at(7)} }, knownOutcomes, "nothing was killed then"},
+		"KillAfter":    {"a kill that was after the next run began", func(e *evidence) { e.Kills[0] = kill{at(4), at(5)} }, knownOutcomes, "nothing was killed then"},
+		"SameEpoch":    {"a run that gave up what it had begun", func(e *evidence) { e.Turns[0].Entries[2].Epoch = 1 }, knownOutcomes, "without a new epoch"},
+		"NotReported":  {"a status that does not report it", func(e *evidence) { status(e).Steps.UnknownOutcomes = 0 }, knownOutcomes, "reports 0 unknown outcomes of 1"},
+		"NotTold":      {"a model that is not told", func(e *evidence) { e.Asked[3].Unknown = 0 }, knownOutcomes, "told of 0 unknown outcomes of 1"},
+		"Pretended":    {"a result of a call that was cut off", func(e *evidence) { e.Turns[0].Entries[9] = story14() }, knownOutcomes, "was not in flight"},
+		"Overcautious": {"an unknown outcome of a call that nothing cut off", func(e *evidence) { e.Turns[0].Entries[13].Payload = unknownC() }, knownOutcomes, "no kill has cut it off"},
+		"NeverCalled":  {"a result of a call that never arrived", func(e *evidence) { delete(e.Called, uid+"/2/c") }, knownOutcomes, "never got"},
+
+		"StatusUsage":  {"a status with other tokens than the journal", func(e *evidence) { status(e).Usage.InputTokens = 40 }, exactUsage, "its status says 40+6 tokens"},
+		"NoUsage":      {"a status without tokens", func(e *evidence) { status(e).Usage = nil }, exactUsage, "its status says 0+0 tokens"},
+		"OtherBill":    {"a reply that was billed for other tokens", func(e *evidence) { e.Asked[1].Output = 3 }, exactUsage, "was billed 10+3 tokens"},
+		"NotBilled":    {"tokens that nobody billed", func(e *evidence) { e.Asked[1].Billed = false }, exactUsage, "were billed"},
+		"BilledStrays": {"tokens of a request that no journal has", func(e *evidence) { e.Asked = append(e.Asked, asked{ID: "x", Billed: true, Input: 1}) }, exactUsage, "no journal has it"},
+
+		"Gap":        {"a journal that lacks an entry", func(e *evidence) { e.Turns[0].Entries = slices.Delete(e.Turns[0].Entries, 0, 1) }, wholeJournals, "has the place 2"},
+		"OlderEpoch": {"an entry of an older epoch", func(e *evidence) { e.Turns[0].Entries[10].Epoch = 2 }, wholeJournals, "is of epoch 2, after one of epoch 3"},
+		"NoRun":      {"an epoch that no run began", func(e *evidence) { e.Turns[0].Entries[10].Epoch = 4 }, wholeJournals, "does not follow a run.started of that epoch"},
+		"AfterEnd":   {"an entry after the end", func(e *evidence) { rewrite(e, insert(17, 3, func(s *scribe) { s.ask(4, 1) })) }, wholeJournals, "follows the end"},
+		"OldStatus":  {"a status of an older epoch than the journal's", func(e *evidence) { status(e).Executor.Epoch = 2 }, wholeJournals, "its status has epoch 2"},
+		"GoesOn": {"a run that goes on while a request is in flight", func(e *evidence) {
+			rewrite(e, func(all []journal.Entry) []journal.Entry { return slices.Delete(all, 11, 12) })
+		}, wholeJournals, "is in flight"},
+		"Unanswered": {"a request before all calls have ended", func(e *evidence) {
+			rewrite(e, func(all []journal.Entry) []journal.Entry { return slices.Delete(all, 9, 10) })
+		}, wholeJournals, "had ended"},
+		"Unreadable": {"an entry that cannot be read", func(e *evidence) { e.Turns[0].Entries[4].Payload = []byte("{") }, wholeJournals, "cannot be read"},
+		"RefusedCall": {"a call that was refused", func(e *evidence) {
+			rewrite(e, insert(14, 3, func(s *scribe) { s.finish(2, "d", "count", loop.Refused) }))
+		}, wholeJournals, "was refused"},
+		"FailedCall": {"a call that failed", func(e *evidence) {
+			e.Turns[0].Entries[13].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[13].Payload), "Succeeded", "Failed", 1))
+		}, knownOutcomes, "has failed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := story()
+			tc.harm(&e)
+			_, broken := check(e)
+			if !slices.ContainsFunc(broken, func(v violation) bool { return v.Guarantee == tc.want && strings.Contains(v.What, tc.says) }) {
+				t.Errorf("%s goes unnoticed: want %q with %q, got %+v", tc.reason, tc.want, tc.says, broken)
+			}
+		})
+	}
+}
+
+// story14 is the end of call b as if it had given a result, in the place of the one that says that nobody knows.
+func story14() journal.Entry {
+	s := &scribe{epoch: 3, entries: make([]journal.Entry, 9)}
+	s.finish(1, "b", "count", loop.Succeeded)
+	return s.entries[9]
+}
+
+// unknownC says of call c that nobody knows its outcome.
+func unknownC() json.RawMessage {
+	s := &scribe{epoch: 3}
+	s.finish(2, "c", "count", loop.Unknown)
+	return s.entries[0].Payload
+}
+
+func TestKillsThatMetNothingProveNothing(t *testing.T) {
+	s := &scribe{}
+	s.run(1)
+	s.ask(1, 1)
+	s.reply(1)
+	s.end()
+	e := story()
+	e.Turns[0].Entries = s.entries
+	e.Turns[0].Turn.Status.Steps = &v1alpha1.StepCounts{Count: 1, ModelRequests: 1}
+	e.Turns[0].Turn.Status.Usage = &v1alpha1.Usage{InputTokens: 10, OutputTokens: 2}
+	e.Asked, e.Called = []asked{{ID: uid + "/2", Billed: true, Input: 10, Output: 2}}, nil
+	p := newPhaseReport(e)
+	if len(p.Violations) != 1 || !strings.Contains(p.Violations[0].What, "proves nothing") {
+		t.Errorf("got %+v, want the one complaint that the kills proved nothing", p.Violations)
+	}
+}

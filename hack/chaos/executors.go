@@ -1,0 +1,343 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/chaos/failpoint"
+	"github.com/capstan-dev/capstan/internal/executor"
+)
+
+const (
+	// moveSlack is what Turns may take to move beyond the time of a Lease.
+	moveSlack = 5 * time.Second
+	// movePatience is how long they are watched for.
+	movePatience = 60 * time.Second
+	// sharePatience bounds the time until both executors are at work.
+	sharePatience = 30 * time.Second
+	// soonestLoss and latestLoss are the times in which an executor is lost after both are at work.
+	soonestLoss, latestLoss = 200 * time.Millisecond, 1500 * time.Millisecond
+	// wakeTime is what an executor that wakes up gets to do harm in.
+	wakeTime = 6 * time.Second
+)
+
+// couple is one controller and two executors.
+type couple struct {
+	*rig
+	phase string
+	store journalStore
+	// facts and violations are for the report.
+	facts      []fact
+	violations []violation
+	kills      []kill
+
+	controller, first, second *process
+}
+
+// executors loses one of two executors: first by a kill, then by a pause from which it wakes up late.
+func (r *rig) executors(ctx context.Context) (*phaseReport, error) {
+	c := &couple{rig: r, phase: "executors"}
+	r.tools.setSlowest(slowestSlowCall) // so that calls are in flight, too
+	defer r.tools.setSlowest(slowestCall)
+	var err error
+	if c.store, err = r.postgres(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.start(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.killed(ctx); err != nil {
+		return nil, fmt.Errorf("an executor that is killed: %w", err)
+	}
+	if err := c.paused(ctx); err != nil {
+		return nil, fmt.Errorf("an executor that is paused: %w", err)
+	}
+	if err := errors.Join(c.first.stop(), c.second.stop(), c.controller.stop()); err != nil {
+		return nil, err
+	}
+	e, err := r.collect(ctx, c.phase, c.store, c.kills)
+	if err != nil {
+		return nil, err
+	}
+	p := newPhaseReport(e)
+	p.Done, p.Violations = c.facts, append(p.Violations, c.violations...)
+	p.checked(movedInTime, fencedZombie)
+	return p, nil
+}
+
+func (c *couple) fact(what, format string, args ...any) {
+	c.facts = append(c.facts, fact{what, fmt.Sprintf(format, args...)})
+}
+
+func (c *couple) wrong(g guarantee, turn, format string, args ...any) {
+	c.violations = append(c.violations, violation{Guarantee: g, Turn: turn, What: fmt.Sprintf(format, args...)})
+}
+
+func (c *couple) start(ctx context.Context) (err error) {
+	for _, p := range []struct {
+		into        **process
+		name, roles string
+	}{{&c.controller, "controller", "controller"}, {&c.first, "first", "executor"}, {&c.second, "second", "executor"}} {
+		if *p.into, err = c.startManager(ctx, c.spec(p.name, p.roles)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(c.controller.waitReady(ctx), c.counts(ctx, c.first), c.counts(ctx, c.second))
+}
+
+func (c *couple) spec(name, roles string) managerSpec {
+	return managerSpec{name: name, phase: c.phase, roles: roles, store: c.store.url(), capacity: 100, trace: c.trace(name)}
+}
+
+func (c *couple) trace(name string) string { return c.dir + "/logs/" + c.phase + "-" + name + ".trace" }
+
+// killed kills the first executor, and starts it again when its Turns have moved.
+func (c *couple) killed(ctx context.Context) error {
+	if err := c.atWork(ctx, "killed"); err != nil {
+		return err
+	}
+	at := c.first.kill()
+	c.kills = append(c.kills, at)
+	// Of the dead nothing changes any more.
+	mine, err := c.boundTo(ctx, c.first.spec.name)
+	if err != nil {
+		return err
+	}
+	if err := c.move(ctx, "SIGKILL", mine, at.From); err != nil {
+		return err
+	}
+	if err := c.allFinished(ctx); err != nil {
+		return err
+	}
+	// The next one stops itself when it is about to write the end of a Turn, so that it has that in its hands when it wakes up.
+	spec := c.first.spec
+	spec.pause = &failpoint.Point{
+		Turn: failpoint.AnyTurn, Effect: failpoint.Write, When: failpoint.Before, Detail: failpoint.DetailEnd, Nth: max(1, c.executorTurns/8),
+	}
+	if c.first, err = c.startManager(ctx, spec); err != nil {
+		return err
+	}
+	return c.counts(ctx, c.first)
+}
+
+// paused lets the first executor sleep until its Turns have moved, and watches what it does when it wakes up.
+func (c *couple) paused(ctx context.Context) error {
+	if err := c.atWork(ctx, "paused"); err != nil {
+		return err
+	}
+	if err := c.asleep(ctx); err != nil {
+		return err
+	}
+	asleep := time.Now()
+	c.kills = append(c.kills, kill{asleep, asleep})
+	mine, err := c.boundTo(ctx, c.first.spec.name)
+	if err == nil {
+		err = c.move(ctx, "SIGSTOP", mine, asleep)
+	}
+	if err != nil {
+		return err
+	}
+	// Some have ended then, and others are at work: it is to meet both.
+	before, err := c.someFinished(ctx, mine)
+	if err != nil {
+		return err
+	}
+	awake := time.Now()
+	if err := c.first.resume(); err != nil {
+		return err
+	}
+	c.say("executors: the first one wakes up after %s", awake.Sub(asleep).Round(time.Millisecond))
+	if err := c.allFinished(ctx); err != nil {
+		return err
+	}
+	pause(ctx, wakeTime)
+	return c.zombie(ctx, mine, before, asleep, awake)
+}
+
+// atWork creates Turns and waits until both executors are in the middle of many.
+func (c *couple) atWork(ctx context.Context, prefix string) error {
+	for i := range c.executorTurns {
+		if err := c.createTurn(ctx, c.phase, fmt.Sprintf("%s-%03d", prefix, i), slow.message(i)); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, sharePatience, fmt.Errorf("not within %s", sharePatience))
+	defer cancel()
+	for {
+		bound := map[string]int{}
+		turns, err := c.turns(ctx, c.phase)
+		if err != nil {
+			return err
+		}
+		for i := range turns {
+			bound[turns[i].BoundTo()]++
+		}
+		if most := c.executorTurns / 4; bound[c.first.spec.name] >= most && bound[c.second.spec.name] >= most {
+			pause(ctx, between(c.source, soonestLoss, latestLoss))
+			return nil
+		}
+		if !pause(ctx, probeInterval) {
+			return fmt.Errorf("failed to see both executors at work; they share the Turns like this: %v: %w", bound, context.Cause(ctx))
+		}
+	}
+}
+
+// asleep waits until the first executor has stopped itself.
+func (c *couple) asleep(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, sharePatience, fmt.Errorf("not within %s", sharePatience))
+	defer cancel()
+	for !c.first.stopped() {
+		if !pause(ctx, probeInterval) {
+			return fmt.Errorf("failed to see it stop itself at %s: %w", c.first.spec.pause, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// counts waits until the controller knows that an executor is there: it has renewed its Lease since it was started.
+func (c *couple) counts(ctx context.Context, p *process) error {
+	begun := time.Now()
+	if err := p.waitReady(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, fmt.Errorf("not within %s", startPatience))
+	defer cancel()
+	key := client.ObjectKey{Namespace: c.phase, Name: executor.LeasePrefix + p.spec.name}
+	for {
+		var lease coordinationv1.Lease
+		err := c.api.Get(ctx, key, &lease)
+		if renewed := lease.Spec.RenewTime; err == nil && renewed != nil && renewed.After(begun) {
+			return nil
+		}
+		if !pause(ctx, probeInterval) {
+			return fmt.Errorf("failed to see executor %q renew its Lease: %w", p.spec.name, context.Cause(ctx))
+		}
+	}
+}
+
+// boundTo are the Turns that an executor has, by name.
+func (c *couple) boundTo(ctx context.Context, name string) (map[string]*v1alpha1.Turn, error) {
+	turns, err := c.turns(ctx, c.phase)
+	if err != nil {
+		return nil, err
+	}
+	bound := map[string]*v1alpha1.Turn{}
+	for i := range turns {
+		if turns[i].BoundTo() == name {
+			bound[turns[i].Name] = &turns[i]
+		}
+	}
+	return bound, nil
+}
+
+// move waits until the Turns of the first executor have moved, and says how long that took.
+func (c *couple) move(ctx context.Context, how string, mine map[string]*v1alpha1.Turn, lost time.Time) error {
+	if len(mine) == 0 {
+		return errors.New("it had no Turns: nothing can move")
+	}
+	c.say("executors: %s of the first one with %d Turns at work", how, len(mine))
+	ctx, cancel := context.WithTimeoutCause(ctx, movePatience, fmt.Errorf("its Turns have not moved within %s", movePatience))
+	defer cancel()
+	for {
+		left, err := c.boundTo(ctx, c.first.spec.name)
+		if err != nil {
+			return errors.Join(context.Cause(ctx), err)
+		}
+		if len(left) == 0 {
+			break
+		}
+		if !pause(ctx, probeInterval) {
+			return context.Cause(ctx)
+		}
+	}
+	took := time.Since(lost)
+	c.fact("Turns of an executor lost by "+how, "%d", len(mine))
+	c.fact("  all had moved after", "%.1f s (a Lease lasts %s)", took.Seconds(), executor.LeaseDuration)
+	if took > executor.LeaseDuration+moveSlack {
+		c.wrong(movedInTime, "", "they took %s after %s, of a Lease of %s", took, how, executor.LeaseDuration)
+	}
+	return nil
+}
+
+// allFinished waits until all Turns have finished.
+func (c *couple) allFinished(ctx context.Context) error {
+	for {
+		turns, err := c.turns(ctx, c.phase)
+		if err != nil {
+			return err
+		}
+		left := 0
+		for i := range turns {
+			if !turns[i].IsFinished() {
+				left++
+			}
+		}
+		if left == 0 {
+			return nil
+		}
+		if !pause(ctx, pollInterval) {
+			return fmt.Errorf("%d Turns have not finished: %w", left, context.Cause(ctx))
+		}
+	}
+}
+
+// someFinished waits until one of these Turns has finished, and returns all that have.
+func (c *couple) someFinished(ctx context.Context, mine map[string]*v1alpha1.Turn) (map[string]*v1alpha1.Turn, error) {
+	for {
+		turns, err := c.turns(ctx, c.phase)
+		if err != nil {
+			return nil, err
+		}
+		finished := map[string]*v1alpha1.Turn{}
+		for i := range turns {
+			if mine[turns[i].Name] != nil && turns[i].IsFinished() {
+				finished[turns[i].Name] = &turns[i]
+			}
+		}
+		if len(finished) > 0 {
+			return finished, nil
+		}
+		if !pause(ctx, probeInterval) {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// zombie checks that the first executor, which slept from one time to another, has written nothing of the Turns that it had.
+func (c *couple) zombie(ctx context.Context, mine, before map[string]*v1alpha1.Turn, asleep, awake time.Time) error {
+	uids := map[string]bool{}
+	for name, was := range mine {
+		uids[string(was.UID)] = true
+		t, err := c.turn(ctx, c.phase, name)
+		if err != nil {
+			return err
+		}
+		if b := t.Status.Executor; b.Name != c.second.spec.name || b.Epoch <= was.Epoch() {
+			c.wrong(fencedZombie, name, "its status has executor %q and epoch %d, after epoch %d", b.Name, b.Epoch, was.Epoch())
+		}
+		if f := before[name]; f != nil && f.ResourceVersion != t.ResourceVersion {
+			c.wrong(fencedZombie, name, "it had finished and was written again (version %s, then %s)", f.ResourceVersion, t.ResourceVersion)
+		}
+		if at := lastWrite(t, c.first.spec.name); at.After(awake) {
+			c.wrong(fencedZombie, name, "the API server notes a write of the executor that woke up, at %s", at.Format("15:04:05"))
+		}
+	}
+	return c.attempts(uids, asleep, awake, len(before))
+}
+
+// lastWrite is when a client wrote an object last, to the second, by what the API server notes.
+func lastWrite(o client.Object, manager string) time.Time {
+	var last time.Time
+	for _, f := range o.GetManagedFields() {
+		if f.Manager == manager && f.Time != nil && f.Time.After(last) {
+			last = f.Time.Time
+		}
+	}
+	return last
+}

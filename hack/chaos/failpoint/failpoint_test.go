@@ -1,0 +1,198 @@
+package failpoint
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+func TestParse(t *testing.T) {
+	for text, want := range map[string]string{
+		"a/journal.append:after:tool.intended:2": "",
+		"a/model.request:before::1":              "",
+		"journal.append:after:tool.intended:2":   "must be of the form",
+		"a/journal.append:after:2":               "must be of the form",
+		"a/disk.write:after:x:2":                 "the effect must be",
+		"a/tool.call:during:x:2":                 "it must be before or after",
+		"a/tool.call:after:x:0":                  "N must be a number from 1",
+		"a/tool.call:after:x:last":               "N must be a number from 1",
+	} {
+		p, err := Parse(text)
+		if want == "" && (err != nil || p.String() != text) {
+			t.Errorf("Parse(%q) = %q, %v; want the same again", text, p, err)
+		}
+		if want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("Parse(%q): %v, want an error with %q", text, err, want)
+		}
+	}
+}
+
+// died is what a test's process dies of.
+type died struct{}
+
+// world has the effects of two Turns, one after another, until it dies. It tells which effects were had.
+func world(t *testing.T, point string, trace *strings.Builder) (done []string, dead bool) {
+	t.Helper()
+	p, err := Parse(point)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &Line{Point: &p, Strike: func() { panic(died{}) }, Now: time.Now}
+	if trace != nil {
+		l.Trace = trace
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(died); !ok {
+				panic(r)
+			}
+			dead = true
+		}
+	}()
+	did := func(what string) { done = append(done, what) }
+	scheme := runtime.NewScheme()
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	turns := []*v1alpha1.Turn{}
+	for _, name := range []string{"other", "mine"} {
+		turns = append(turns, &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "n", UID: types.UID("uid-" + name)}})
+	}
+	api := l.Status(fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(turns[0]).WithObjects(turns[0], turns[1]).Build())
+	store := l.Journal(appends(func(kinds string) { did("append " + kinds) }))
+	provider := l.Provider("p", generates(func() { did("request") }))
+	count := l.Tool(tool.Tool{Caller: tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+		did("call")
+		return tool.Result{}, errors.New("out of order")
+	})})
+	for _, turn := range turns {
+		uid := string(turn.UID)
+		turn.Status.Executor = &v1alpha1.ExecutorBinding{Name: "e", Epoch: 1}
+		if err := api.Status().Update(t.Context(), turn); err != nil {
+			t.Fatal(err)
+		}
+		did("bind")
+		started, _ := json.Marshal(map[string]string{"name": turn.Name})
+		_ = store.Append(t.Context(), uid, journal.Entry{Kind: journal.RunStarted, Payload: started}, journal.Entry{Kind: journal.Prepared})
+		for range 2 {
+			_, _ = provider.Generate(t.Context(), model.Request{ID: uid + "/3"})
+			_, _ = count.Caller.Call(t.Context(), tool.Call{IdempotencyKey: uid + "/1/c"})
+			_ = store.Append(t.Context(), uid, journal.Entry{Kind: journal.ToolFinished})
+		}
+	}
+	return done, false
+}
+
+type appends func(kinds string)
+
+func (a appends) Append(_ context.Context, _ string, entries ...journal.Entry) error {
+	var kinds []string
+	for _, e := range entries {
+		kinds = append(kinds, string(e.Kind))
+	}
+	a(strings.Join(kinds, "+"))
+	return nil
+}
+
+func (a appends) Read(context.Context, string, int64) iter.Seq2[journal.Entry, error] { return nil }
+
+func (a appends) Artifact(context.Context, string, string) (journal.Artifact, error) {
+	return journal.Artifact{}, nil
+}
+
+type generates func()
+
+func (g generates) Generate(context.Context, model.Request) (model.Reply, error) {
+	g()
+	return model.Reply{}, nil
+}
+
+func TestALineDiesAtItsPoint(t *testing.T) {
+	round := []string{"request", "call", "append tool.finished"}
+	other := slices.Concat([]string{"bind", "append run.started+prepared"}, round, round)
+	for name, tc := range map[string]struct {
+		reason, point string
+		mine          []string // the effects on the Turn of the point
+		lives         bool
+	}{
+		"BeforeBind":    {"nothing is done", "mine/status.write:before:bind:1", nil, false},
+		"BeforeAppend":  {"a kind is found among those of one append", "mine/journal.append:before:prepared:1", other[:1], false},
+		"AfterAppend":   {"the append is done", "mine/journal.append:after:run.started:1", other[:2], false},
+		"BeforeRequest": {"an empty detail means all", "mine/model.request:before::1", other[:2], false},
+		"AfterSecond":   {"the first one passes", "mine/model.request:after::2", other[:6], false},
+		"AfterFailure":  {"a call that failed was made", "mine/tool.call:after::1", other[:4], false},
+		"AnyTurn":       {"the effects on all Turns count", "*/tool.call:after::3", other[:4], false},
+		"NoSuchDetail":  {"what never happens kills nobody", "mine/journal.append:after:finalized:1", other, true},
+		"NotSoOften":    {"nor what happens less often", "mine/tool.call:after::3", other, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			done, dead := world(t, tc.point, nil)
+			if want := append(slices.Clone(other), tc.mine...); dead == tc.lives || !slices.Equal(done, want) {
+				t.Errorf("%s: dead %t after\n%q, want\n%q", tc.reason, dead, done, want)
+			}
+		})
+	}
+}
+
+func TestAStrikeThatReturnsStrikesOnce(t *testing.T) {
+	for _, when := range []When{Before, After} {
+		var said []string
+		l := &Line{Point: &Point{Turn: AnyTurn, Effect: Call, When: when, Nth: 1}, Strike: func() { said = append(said, "strike") }}
+		call := l.Tool(tool.Tool{Caller: tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+			said = append(said, "call")
+			return tool.Result{}, nil
+		})})
+		for range 2 {
+			_, _ = call.Caller.Call(t.Context(), tool.Call{IdempotencyKey: "uid/1/c"})
+		}
+		want := map[When][]string{Before: {"strike", "call", "call"}, After: {"call", "strike", "call"}}[when]
+		if !slices.Equal(said, want) {
+			t.Errorf("%s: %q, want %q", when, said, want)
+		}
+	}
+}
+
+func TestATraceTellsWhatWasDone(t *testing.T) {
+	var trace strings.Builder
+	world(t, "nobody/tool.call:after::1", &trace)
+	lines := strings.Split(strings.TrimSpace(trace.String()), "\n")
+	if len(lines) != 16 {
+		t.Fatalf("%d steps, want 8 of each Turn: %s", len(lines), &trace)
+	}
+	var s Step
+	if err := json.Unmarshal([]byte(lines[3]), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Effect != Call || s.Turn != "uid-other" || s.Error != "out of order" || s.End.Before(s.Begin) {
+		t.Errorf("the trace says %+v", s)
+	}
+}
+
+func TestDetailOfAStatus(t *testing.T) {
+	bound := func(name string, epoch int64) v1alpha1.TurnStatus {
+		return v1alpha1.TurnStatus{Executor: &v1alpha1.ExecutorBinding{Name: name, Epoch: epoch}}
+	}
+	ended := bound("e", 2)
+	ended.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue}}
+	for want, status := range map[string]v1alpha1.TurnStatus{
+		DetailBind: bound("e", 1), DetailClaim: bound("e", 2), DetailOther: bound("", 2), DetailEnd: ended,
+	} {
+		if got := detailOf(&v1alpha1.Turn{Status: status}); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+// Package failpoint ends or stops a process at a chosen instant in the life of a Turn: before or after one of its effects. It
+// stands between the parts of the kill test's manager and notes what they do; the product knows nothing of it.
+package failpoint
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Effect is something that a process does to the world outside it.
+type Effect string
+
+// The effects of a Turn.
+const (
+	// Append is an append to the journal. Its details are the kinds of its entries.
+	Append Effect = "journal.append"
+	// Request is a request to a model.
+	Request Effect = "model.request"
+	// Call is a call of a tool. Its detail is the tool's name.
+	Call Effect = "tool.call"
+	// Write is a write of a Turn's status. Its detail is one of the Detail constants.
+	Write Effect = "status.write"
+)
+
+// What a write of a status does.
+const (
+	// DetailBind binds a Turn for the first time.
+	DetailBind = "bind"
+	// DetailClaim binds it anew, with another epoch.
+	DetailClaim = "claim"
+	// DetailEnd writes its end.
+	DetailEnd = "end"
+	// DetailOther is any other write, as that of a Turn that waits.
+	DetailOther = "other"
+)
+
+// When is before or after an effect.
+type When string
+
+// The sides of an effect.
+const (
+	Before When = "before"
+	After  When = "after"
+)
+
+// AnyTurn stands for the name of a Turn: the effects on all Turns count.
+const AnyTurn = "*"
+
+// Point is one instant: before or after the Nth effect of a kind that a process has on a Turn.
+type Point struct {
+	// Turn is its name; AnyTurn for whichever comes first.
+	Turn string
+	// Effect and Detail say which effects count; an empty Detail means all.
+	Effect Effect
+	When   When
+	Detail string
+	// Nth of them, from 1.
+	Nth int
+}
+
+// String is what Parse reads: TURN/EFFECT:WHEN:DETAIL:N.
+func (p Point) String() string { return p.Turn + "/" + p.Name() }
+
+// Name is the point without its Turn.
+func (p Point) Name() string {
+	return fmt.Sprintf("%s:%s:%s:%d", p.Effect, p.When, p.Detail, p.Nth)
+}
+
+// Parse reads a point, as in point-3/journal.append:after:tool.intended:2.
+func Parse(text string) (Point, error) {
+	name, rest, ok := strings.Cut(text, "/")
+	parts := strings.Split(rest, ":")
+	if !ok || name == "" || len(parts) != 4 {
+		return Point{}, fmt.Errorf("crash point %q must be of the form TURN/EFFECT:WHEN:DETAIL:N", text)
+	}
+	p := Point{Turn: name, Effect: Effect(parts[0]), When: When(parts[1]), Detail: parts[2]}
+	switch p.Effect {
+	case Append, Request, Call, Write:
+	default:
+		return Point{}, fmt.Errorf("crash point %q: the effect must be %s, %s, %s or %s", text, Append, Request, Call, Write)
+	}
+	if p.When != Before && p.When != After {
+		return Point{}, fmt.Errorf("crash point %q: it must be %s or %s an effect", text, Before, After)
+	}
+	var err error
+	if p.Nth, err = strconv.Atoi(parts[3]); err != nil || p.Nth < 1 {
+		return Point{}, fmt.Errorf("crash point %q: N must be a number from 1", text)
+	}
+	return p, nil
+}

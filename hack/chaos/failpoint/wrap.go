@@ -1,0 +1,126 @@
+package failpoint
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// Journal lets the appends of a journal pass the line.
+func (l *Line) Journal(j journal.Journal) journal.Journal { return &lineJournal{Journal: j, line: l} }
+
+type lineJournal struct {
+	journal.Journal
+	line *Line
+}
+
+// Append appends.
+func (j *lineJournal) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
+	kinds := make([]string, 0, len(entries))
+	for _, e := range entries {
+		kinds = append(kinds, string(e.Kind))
+		if e.Kind == journal.RunStarted {
+			var started struct{ Name string }
+			if json.Unmarshal(e.Payload, &started) == nil {
+				j.line.learn(uid, started.Name)
+			}
+		}
+	}
+	return j.line.around(Append, uid, kinds, func() error { return j.Journal.Append(ctx, uid, entries...) })
+}
+
+// Provider lets the requests of a provider pass the line.
+func (l *Line) Provider(_ string, p model.Provider) model.Provider {
+	return &lineProvider{provider: p, line: l}
+}
+
+type lineProvider struct {
+	provider model.Provider
+	line     *Line
+}
+
+// Generate asks the model.
+func (p *lineProvider) Generate(ctx context.Context, req model.Request) (reply model.Reply, err error) {
+	err = p.line.around(Request, ownerOf(req.ID), nil, func() error {
+		reply, err = p.provider.Generate(ctx, req)
+		return err
+	})
+	return reply, err
+}
+
+// Tool lets the calls of a tool pass the line.
+func (l *Line) Tool(t tool.Tool) tool.Tool {
+	inner := t.Caller
+	t.Caller = tool.CallerFunc(func(ctx context.Context, c tool.Call) (result tool.Result, err error) {
+		err = l.around(Call, ownerOf(c.IdempotencyKey), []string{t.Name}, func() error {
+			result, err = inner.Call(ctx, c)
+			return err
+		})
+		return result, err
+	})
+	return t
+}
+
+// ownerOf is the UID of the Turn that the ID of a request or the key of a call begins with.
+func ownerOf(id string) string {
+	uid, _, _ := strings.Cut(id, "/")
+	return uid
+}
+
+// Status lets the writes of the status of Turns pass the line.
+func (l *Line) Status(c client.Client) client.Client { return &lineClient{Client: c, line: l} }
+
+type lineClient struct {
+	client.Client
+	line *Line
+}
+
+// Status returns the writer of statuses.
+func (c *lineClient) Status() client.SubResourceWriter {
+	return &lineWriter{SubResourceWriter: c.Client.Status(), line: c.line}
+}
+
+type lineWriter struct {
+	client.SubResourceWriter
+	line *Line
+}
+
+// Update writes a status.
+func (w *lineWriter) Update(ctx context.Context, obj client.Object, opts ...client.SubResourceUpdateOption) error {
+	return w.around(obj, func() error { return w.SubResourceWriter.Update(ctx, obj, opts...) })
+}
+
+// Patch writes a status.
+func (w *lineWriter) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+	return w.around(obj, func() error { return w.SubResourceWriter.Patch(ctx, obj, patch, opts...) })
+}
+
+func (w *lineWriter) around(obj client.Object, write func() error) error {
+	t, ok := obj.(*v1alpha1.Turn)
+	if !ok {
+		return write()
+	}
+	uid := string(t.UID)
+	w.line.learn(uid, t.Name)
+	return w.line.around(Write, uid, []string{detailOf(t)}, write)
+}
+
+// detailOf says what a write does, by the status that it writes.
+func detailOf(t *v1alpha1.Turn) string {
+	switch {
+	case t.IsFinished():
+		return DetailEnd
+	case t.BoundTo() == "":
+		return DetailOther
+	case t.Epoch() > 1:
+		return DetailClaim
+	}
+	return DetailBind
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/chaos/failpoint"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// pointPatience bounds the time until a manager has died at its point, and until its Turn has finished after that.
+const pointPatience = 45 * time.Second
+
+// scenario is a Turn whose managers die at these points, one after another, until the last one finishes it.
+type scenario struct {
+	name   string
+	points []failpoint.Point
+}
+
+// effects are all that a Turn of the short plan does to the world, in their order.
+func effects() []failpoint.Point {
+	at := func(e failpoint.Effect, detail string, nth int) failpoint.Point {
+		return failpoint.Point{Effect: e, Detail: detail, Nth: nth}
+	}
+	all := []failpoint.Point{
+		at(failpoint.Write, failpoint.DetailBind, 1),
+		at(failpoint.Append, string(journal.Prepared), 1),
+	}
+	call := 0
+	for i := range len(short.steps) + 1 {
+		all = append(all,
+			at(failpoint.Append, string(journal.ModelRequested), i+1),
+			at(failpoint.Request, "", i+1),
+			at(failpoint.Append, string(journal.ModelReplied), i+1))
+		if i == len(short.steps) {
+			break
+		}
+		for range short.steps[i] {
+			call++
+			all = append(all,
+				at(failpoint.Append, string(journal.ToolIntended), call),
+				at(failpoint.Call, "", call),
+				at(failpoint.Append, string(journal.ToolFinished), call))
+		}
+	}
+	return append(all, at(failpoint.Append, string(journal.Finalized), 1), at(failpoint.Write, failpoint.DetailEnd, 1))
+}
+
+// again are the effects of the manager that goes on: it dies at them after another one has died while a call was under way.
+func again() []failpoint.Point {
+	return []failpoint.Point{
+		{Effect: failpoint.Write, Detail: failpoint.DetailClaim, Nth: 1},
+		{Effect: failpoint.Append, Detail: string(journal.RunStarted), Nth: 1},
+		{Effect: failpoint.Append, Detail: string(journal.Finalized), Nth: 1},
+		{Effect: failpoint.Write, Detail: failpoint.DetailEnd, Nth: 1},
+	}
+}
+
+// scenarios are all deaths that are tried: at each effect alone, and at each of going on after one.
+func (o options) scenarios() []scenario {
+	whens := []failpoint.When{failpoint.Before, failpoint.After}
+	if o.points == pointsAfter {
+		whens = whens[1:]
+	}
+	var all []scenario
+	add := func(points ...failpoint.Point) {
+		s := scenario{name: fmt.Sprintf("point-%03d", len(all))}
+		for _, p := range points {
+			p.Turn = s.name
+			s.points = append(s.points, p)
+		}
+		all = append(all, s)
+	}
+	for _, p := range effects() {
+		for _, p.When = range whens {
+			add(p)
+		}
+	}
+	first := failpoint.Point{Effect: failpoint.Call, Detail: toolCount, When: failpoint.After, Nth: 1}
+	for _, p := range again() {
+		for _, p.When = range whens {
+			add(first, p)
+		}
+	}
+	return all
+}
+
+// pointResult is a row of the report.
+type pointResult struct {
+	Point string `json:"point"`
+	// Resumes and UnknownOutcomes of the Turn, by its status.
+	Resumes         int32 `json:"resumes"`
+	UnknownOutcomes int32 `json:"unknownOutcomes"`
+	ModelRequests   int32 `json:"modelRequests"`
+}
+
+// points kills the manager between any two effects, each in a Turn of its own.
+func (r *rig) points(ctx context.Context) (*phaseReport, error) {
+	const phase = "points"
+	store, err := r.storeOf(ctx, phase)
+	if err != nil {
+		return nil, err
+	}
+	// One manager finishes a Turn and then waits for the next one, to die in it.
+	all := r.scenarios()
+	var deaths []failpoint.Point
+	for _, s := range all {
+		deaths = append(deaths, s.points...)
+	}
+	var kills []kill
+	start := func() (*process, error) {
+		spec := managerSpec{name: "manager", phase: phase, store: store.url(), capacity: 10}
+		if len(deaths) > 0 {
+			spec.point = &deaths[0]
+			deaths = deaths[1:]
+		}
+		return r.startManager(ctx, spec)
+	}
+	p, err := start()
+	if err != nil {
+		return nil, err
+	}
+	var rows []pointResult
+	for i, s := range all {
+		if err := r.createTurn(ctx, phase, s.name, short.message(i)); err != nil {
+			return nil, err
+		}
+		for _, point := range s.points {
+			if err := diesAt(ctx, p, point); err != nil {
+				return nil, err
+			}
+			now := time.Now()
+			kills = append(kills, kill{now, now})
+			if p, err = start(); err != nil {
+				return nil, err
+			}
+		}
+		t, err := r.finishes(ctx, phase, s.name, p)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, rowOf(s, t))
+		if (i+1)%10 == 0 {
+			r.say("points: %d of %d", i+1, len(all))
+		}
+	}
+	if err := p.stop(); err != nil {
+		return nil, err
+	}
+	e, err := r.collect(ctx, phase, store, kills)
+	if err != nil {
+		return nil, err
+	}
+	report := newPhaseReport(e)
+	report.add("crash points", len(all))
+	report.add("manager died at a point", len(kills))
+	report.Points = rows
+	return report, nil
+}
+
+func rowOf(s scenario, t *v1alpha1.Turn) pointResult {
+	row := pointResult{Point: s.points[0].Name()}
+	for _, p := range s.points[1:] {
+		row.Point += ", then " + p.Name()
+	}
+	if c := t.Status.Steps; c != nil {
+		row.Resumes, row.UnknownOutcomes, row.ModelRequests = c.Resumes, c.UnknownOutcomes, c.ModelRequests
+	}
+	return row
+}
+
+// diesAt waits until a manager has died at its point.
+func diesAt(ctx context.Context, p *process, point failpoint.Point) error {
+	timer := time.NewTimer(pointPatience)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+		if !p.killed() {
+			return fmt.Errorf("the manager that was to die at %s ended by itself: %s", point, p.exit())
+		}
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("the manager did not get to %s within %s: no such thing happens to a Turn any more, or not so often; see %s", point, pointPatience, p.log)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// finishes waits until a Turn has finished.
+func (r *rig) finishes(ctx context.Context, phase, name string, p *process) (*v1alpha1.Turn, error) {
+	bounded, cancel := context.WithTimeoutCause(ctx, pointPatience, fmt.Errorf("Turn %q has not finished within %s; see %s", name, pointPatience, p.log)) //nolint:staticcheck // because Turn is a name
+	defer cancel()
+	for {
+		t, err := r.turn(bounded, phase, name)
+		switch {
+		case bounded.Err() != nil:
+			return nil, context.Cause(bounded)
+		case err != nil:
+			return nil, err
+		case t.IsFinished():
+			return t, nil
+		case isClosed(p.done):
+			return nil, fmt.Errorf("the manager that was to finish Turn %q ended: %s", name, p.exit())
+		}
+		pause(bounded, probeInterval)
+	}
+}

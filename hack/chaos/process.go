@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/capstan-dev/capstan/hack/chaos/failpoint"
+	"github.com/capstan-dev/capstan/hack/stack"
+)
+
+const (
+	// startPatience bounds the time until a manager is ready, and stopPatience that in which it stops.
+	startPatience = 60 * time.Second
+	stopPatience  = 30 * time.Second
+	probeInterval = 50 * time.Millisecond
+)
+
+// managerSpec says what a manager is to be.
+type managerSpec struct {
+	// name of the executor, and phase, which names the namespace of its Turns and its Leases.
+	name, phase string
+	// roles, separated by commas; empty for both.
+	roles string
+	// store is the URL of the store.
+	store string
+	// capacity is how many Turns it runs at once.
+	capacity int
+	// point at which it dies, and pause at which it stops itself; nil for none.
+	point, pause *failpoint.Point
+	// trace is the path of the trace of its effects; empty for none.
+	trace string
+}
+
+// process is a manager that was started.
+type process struct {
+	spec  managerSpec
+	log   string
+	probe string
+	cmd   *exec.Cmd
+	// ready is closed when it is ready for the first time, done when it has ended; err is set before.
+	ready, done chan struct{}
+	err         error
+}
+
+// startManager starts a manager. It ends with the rig at the latest, and its log is added to that of its forerunners.
+func (r *rig) startManager(ctx context.Context, spec managerSpec) (*process, error) {
+	address, err := stack.FreeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{
+		spec: spec, log: filepath.Join(r.dir, "logs", spec.phase+"-"+spec.name+".log"), probe: "http://" + address + "/readyz",
+		ready: make(chan struct{}), done: make(chan struct{}),
+	}
+	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open the log of a manager: %w", err)
+	}
+	p.cmd = exec.CommandContext(context.WithoutCancel(ctx), r.manager,
+		"--kubeconfig", r.cluster.Kubeconfig, "--namespace", spec.phase, "--watch-namespaces", spec.phase,
+		"--executor-name", spec.name, "--max-concurrent-turns", strconv.Itoa(spec.capacity),
+		"--metrics-bind-address", "0", "--read-bind-address", "0", "--health-probe-bind-address", address, "--shutdown-grace-seconds", "5")
+	if spec.roles != "" {
+		p.cmd.Args = append(p.cmd.Args, "--roles", spec.roles)
+	}
+	p.cmd.Env = append(os.Environ(), "CAPSTAN_STORE="+spec.store, "CAPSTAN_CHAOS_TOOLS="+r.toolsURL, "CAPSTAN_CHAOS_TRACE="+spec.trace)
+	if spec.point != nil {
+		p.cmd.Env = append(p.cmd.Env, "CAPSTAN_CRASH_AT="+spec.point.String())
+	}
+	if spec.pause != nil {
+		p.cmd.Env = append(p.cmd.Env, "CAPSTAN_PAUSE_AT="+spec.pause.String())
+	}
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C in the terminal is for the test
+	if err := errors.Join(p.cmd.Start(), out.Close()); err != nil {
+		return nil, fmt.Errorf("failed to start %s: %w", r.manager, err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	go p.watch(context.WithoutCancel(ctx))
+	r.stack.OnStop(func() error {
+		p.kill()
+		return nil
+	})
+	return p, nil
+}
+
+// watch notes when the process is ready.
+func (p *process) watch(ctx context.Context) {
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	ticker := time.NewTicker(probeInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-p.done:
+			return
+		case <-ticker.C:
+		}
+		if p.answers(ctx, client) {
+			close(p.ready)
+			return
+		}
+	}
+}
+
+func (p *process) answers(ctx context.Context, client *http.Client) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.probe, http.NoBody)
+	if err != nil {
+		return false
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return false
+	}
+	return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+}
+
+// waitReady returns when the process is ready.
+func (p *process) waitReady(ctx context.Context) error {
+	timer := time.NewTimer(startPatience)
+	defer timer.Stop()
+	select {
+	case <-p.ready:
+		return nil
+	case <-p.done:
+		return fmt.Errorf("manager %q ended before it was ready: %s", p.spec.name, p.exit())
+	case <-timer.C:
+		return fmt.Errorf("manager %q was not ready within %s; the end of %s:\n%s", p.spec.name, startPatience, p.log, stack.Tail(p.log, tailLines))
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// kill ends the process with SIGKILL, also one that was paused, and says when that was.
+func (p *process) kill() kill {
+	k := kill{From: time.Now()}
+	_ = p.cmd.Process.Kill() // fails only for a process that has ended
+	<-p.done
+	k.To = time.Now()
+	return k
+}
+
+// resume lets a process go on that was stopped.
+func (p *process) resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
+
+// stopped says whether the process was stopped by SIGSTOP, as /proc has it.
+func (p *process) stopped() bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return false
+	}
+	// PID (NAME) STATE ...: the name may hold anything.
+	rest := stat[bytes.LastIndexByte(stat, ')')+1:]
+	return bytes.HasPrefix(bytes.TrimSpace(rest), []byte("T"))
+}
+
+// stop asks the process to stop, once it can be asked. One that does not, or with an error, is an error.
+func (p *process) stop() error {
+	timer := time.NewTimer(stopPatience)
+	defer timer.Stop()
+	select { // before that a signal just ends it
+	case <-p.ready:
+	case <-p.done:
+	case <-timer.C:
+		p.kill()
+		return fmt.Errorf("manager %q was not ready to be stopped within %s", p.spec.name, stopPatience)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.done:
+	case <-timer.C:
+		p.kill()
+		return fmt.Errorf("manager %q did not stop within %s of SIGTERM", p.spec.name, stopPatience)
+	}
+	if p.err != nil {
+		return fmt.Errorf("manager %q ended with an error when it was asked to stop: %s", p.spec.name, p.exit())
+	}
+	return nil
+}
+
+// killed says whether the process, which has ended, was ended by SIGKILL.
+func (p *process) killed() bool {
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+}
+
+// tailLines is how much of a log an error shows.
+const tailLines = 5
+
+// exit says how the process ended.
+func (p *process) exit() string {
+	how := "exit status 0"
+	if p.err != nil {
+		how = p.err.Error()
+	}
+	return fmt.Sprintf("%s; the end of %s:\n%s", how, p.log, stack.Tail(p.log, tailLines))
+}

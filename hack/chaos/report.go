@@ -1,0 +1,161 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// report is the outcome of the test.
+type report struct {
+	Seed   uint64         `json:"seed"`
+	Store  string         `json:"store"`
+	Phases []*phaseReport `json:"phases"`
+}
+
+// phaseReport is the outcome of a phase.
+type phaseReport struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"`
+	// Done is what the test did to the processes and measured of them, in the words of the report.
+	Done    []fact  `json:"done"`
+	Figures figures `json:"figures"`
+	// Points are the crash points of that phase.
+	Points []pointResult `json:"points,omitempty"`
+	// Checked are the guarantees that were looked at, and Violations those that did not hold.
+	Checked    []guarantee `json:"checked"`
+	Violations []violation `json:"violations,omitempty"`
+}
+
+// fact is a line of a report.
+type fact struct {
+	What  string `json:"what"`
+	Value string `json:"value"`
+}
+
+// newPhaseReport checks the evidence of a phase.
+func newPhaseReport(e evidence) *phaseReport {
+	p := &phaseReport{}
+	p.Figures, p.Violations = check(e)
+	p.checked(guarantees...)
+	if len(e.Kills) > 0 && p.Figures.Resumes == 0 {
+		p.wrong(everyTurnFinished, "%d kills have met no Turn at work: this proves nothing", len(e.Kills))
+	}
+	return p
+}
+
+func (p *phaseReport) add(what string, value any) {
+	p.Done = append(p.Done, fact{what, fmt.Sprint(value)})
+}
+
+func (p *phaseReport) checked(all ...guarantee) { p.Checked = append(p.Checked, all...) }
+
+func (p *phaseReport) wrong(g guarantee, format string, args ...any) {
+	p.Violations = append(p.Violations, violation{Guarantee: g, What: fmt.Sprintf(format, args...)})
+}
+
+func (p *phaseReport) broken(g guarantee) int {
+	n := 0
+	for _, v := range p.Violations {
+		if v.Guarantee == g {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *phaseReport) verdict() string {
+	if n := len(p.Violations); n > 0 {
+		return fmt.Sprintf("%d violations", n)
+	}
+	return "all guarantees held"
+}
+
+// failure is an error if a guarantee did not hold.
+func (r *report) failure() error {
+	var names []string
+	n := 0
+	for _, p := range r.Phases {
+		for _, v := range p.Violations {
+			n++
+			if name := fmt.Sprintf("%s: %s", p.Name, v.Guarantee); !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d violations of these guarantees: %s", n, strings.Join(names, "; "))
+}
+
+// maxShown bounds the violations that are shown of each guarantee.
+const maxShown = 5
+
+func (r *report) write(out io.Writer, format string) error {
+	if format == outputJSON {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(r)
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "The kill test, seed %d, store %s\n", r.Seed, r.Store)
+	for _, p := range r.Phases {
+		p.text(&text)
+	}
+	_, err := io.WriteString(out, text.String())
+	return err
+}
+
+func (p *phaseReport) text(out *strings.Builder) {
+	fmt.Fprintf(out, "\n== %s (%.0f s)\n", p.Name, p.Seconds)
+	for _, f := range slices.Concat(p.Done, p.Figures.facts()) {
+		fmt.Fprintf(out, "  %-58s %s\n", f.What, f.Value)
+	}
+	if len(p.Points) > 0 {
+		fmt.Fprintf(out, "  %-9s%-9s%-10s%s\n", "resumes", "unknown", "requests", "died at")
+		for _, row := range p.Points {
+			fmt.Fprintf(out, "  %-9d%-9d%-10d%s\n", row.Resumes, row.UnknownOutcomes, row.ModelRequests, row.Point)
+		}
+	}
+	for _, g := range p.Checked {
+		verdict := "held"
+		if n := p.broken(g); n > 0 {
+			verdict = fmt.Sprintf("BROKEN, %d times", n)
+		}
+		fmt.Fprintf(out, "  %-70s %s\n", g, verdict)
+	}
+	shown := map[guarantee]int{}
+	for _, v := range p.Violations {
+		if shown[v.Guarantee]++; shown[v.Guarantee] <= maxShown {
+			fmt.Fprintf(out, "    ! %s: %s %s\n", v.Guarantee, v.Turn, v.What)
+		}
+	}
+}
+
+// facts are the figures in words.
+func (f figures) facts() []fact {
+	line := func(what, format string, args ...any) fact { return fact{what, fmt.Sprintf(format, args...)} }
+	return []fact{
+		line("Turns, finished with an answer", "%d of %d", f.Finished, f.Turns),
+		line("resumes, by the statuses", "%d", f.Resumes),
+		line("journal entries", "%d", f.Entries),
+		line("requests that the model's server got", "%d", f.Requests),
+		line("  = replies in the journals", "%d", f.Replies),
+		line("  + failures in the journals", "%d", f.Failures),
+		line("  + in flight at a kill, and sent", "%d", f.LostSent),
+		line("in flight at a kill, or failed, and never sent", "%d, %d", f.LostUnsent, f.Unsent),
+		line("recorded replies that were requested again", "%d", f.Repeated),
+		line("side-effecting calls: intended", "%d", f.Intended),
+		line("  made", "%d", f.Made),
+		line("  made twice", "%d", f.Twice),
+		line("  in flight at a kill, so of unknown outcome", "%d (%d were made)", f.Unknown, f.UnknownMade),
+		line("  reported as such in statuses, told to the model", "%d, %d", f.UnknownReported, f.UnknownTold),
+		line("calls that may be repeated, and how often they were made", "%d, %d", f.Repeatable, f.RepeatableMade),
+		line("tokens billed, in + out", "%d + %d", f.Billed.Input, f.Billed.Output),
+		line("  = in the statuses", "%d + %d", f.Reported.Input, f.Reported.Output),
+		line("  + billed for replies in flight at a kill", "%d + %d", f.Lost.Input, f.Lost.Output),
+	}
+}

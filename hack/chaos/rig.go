@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/hack/stack"
+)
+
+// rig is what the phases run on: one control plane, one server of the model and one of the tools.
+type rig struct {
+	options
+	dir      string
+	stack    *stack.Stack
+	cluster  *stack.ControlPlane
+	api      client.Client
+	model    *server.Server
+	modelURL string
+	tools    *toolServer
+	toolsURL string
+	progress io.Writer
+	started  time.Time
+	// random is the source of what is random. One goroutine at a time has it; others get one of their own by fork.
+	source *rand.Rand
+	// shared is a PostgreSQL, started when it is first needed.
+	shared journalStore
+}
+
+// withRig starts a rig, has it used, and stops it. The logs are kept if anything fails.
+func withRig(ctx context.Context, o options, progress io.Writer, use func(context.Context, *rig) error) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r := &rig{options: o, progress: progress, started: time.Now(), source: rand.New(rand.NewPCG(o.seed, 1))} //nolint:gosec // because it is to be repeated
+	if r.dir, err = os.MkdirTemp("", "capstan-chaos-"); err != nil {
+		return fmt.Errorf("failed to make a folder: %w", err)
+	}
+	r.stack = stack.New(r.dir, cancel)
+	defer func() {
+		// What ended the test says more than the request that it broke off.
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = cause
+		}
+		if err = errors.Join(err, r.stack.Stop()); err != nil {
+			err = fmt.Errorf("%w\nlogs are kept in %s; the same again: --seed %d", err, filepath.Join(r.dir, "logs"), o.seed)
+			return
+		}
+		err = os.RemoveAll(r.dir)
+	}()
+	r.say("seed %d, logs in %s", o.seed, filepath.Join(r.dir, "logs"))
+	if err := r.start(ctx); err != nil {
+		return err
+	}
+	return use(ctx, r)
+}
+
+func (r *rig) start(ctx context.Context) error {
+	r.tools = newToolServer(slowestCall)
+	var err error
+	if r.toolsURL, err = r.serve(ctx, r.tools); err != nil {
+		return err
+	}
+	r.model, err = server.New(server.Config{Rules: rules(r.fork())}, server.WithKeptRequests(100_000))
+	if err != nil {
+		return fmt.Errorf("failed to set up the fake model: %w", err)
+	}
+	r.stack.OnStop(func() error {
+		r.model.Close()
+		return nil
+	})
+	// A request spends some time on the way, too: a kill then finds it sent, and nobody has seen it.
+	late := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if pause(req.Context(), rand.N(slowestWay)) { //nolint:gosec // because it is to be random, not secret
+			r.model.ServeHTTP(w, req)
+		}
+	})
+	if r.modelURL, err = r.serve(ctx, late); err != nil {
+		return err
+	}
+	r.modelURL += "/v1"
+	r.say("starting etcd and kube-apiserver")
+	if r.cluster, err = r.stack.StartControlPlane(ctx, r.crds); err != nil {
+		return err
+	}
+	r.cluster.Config.QPS = -1
+	r.cluster.Config.Timeout = 5 * time.Second // an API server that is paused does not answer
+	if r.api, err = client.New(r.cluster.Config, client.Options{Scheme: scheme}); err != nil {
+		return fmt.Errorf("failed to make a client: %w", err)
+	}
+	return nil
+}
+
+// serve serves a handler from this process, which is never killed, until the rig stops.
+func (r *rig) serve(ctx context.Context, handler http.Handler) (url string, err error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("failed to listen: %w", err)
+	}
+	web := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = web.Serve(listener) // always http.ErrServerClosed: a listener that is there does not fail otherwise
+	}()
+	r.stack.OnStop(func() error {
+		_ = web.Close() // its connections are of no more use to anybody
+		<-done
+		return nil
+	})
+	return "http://" + listener.Addr().String(), nil
+}
+
+// say prints a line of progress.
+func (r *rig) say(format string, args ...any) {
+	// Progress that nobody reads is no failure.
+	_, _ = fmt.Fprintf(r.progress, "chaos: %6.1fs  %s\n", time.Since(r.started).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// fork is a source of random numbers for another goroutine.
+func (r *rig) fork() *rand.Rand {
+	return rand.New(rand.NewPCG(r.source.Uint64(), r.source.Uint64())) //nolint:gosec // because it is to be repeated
+}
+
+// between draws a duration from one to another.
+func between(r *rand.Rand, from, to time.Duration) time.Duration {
+	return from + time.Duration(r.Int64N(int64(to-from)+1))
+}
+
+// postgres is the server that is shared by all phases that want one.
+func (r *rig) postgres(ctx context.Context) (journalStore, error) {
+	var err error
+	if r.shared == nil {
+		r.say("starting PostgreSQL")
+		r.shared, err = r.startPostgres(ctx)
+	}
+	return r.shared, err
+}
+
+// storeOf is the store of a phase that may have any.
+func (r *rig) storeOf(ctx context.Context, phase string) (journalStore, error) {
+	if r.store == storeSQLite {
+		return r.newSQLite(phase), nil
+	}
+	return r.postgres(ctx)
+}
+
+// phase runs a phase alone: what the servers have seen before is forgotten.
+func (r *rig) phase(ctx context.Context, name string, run func(*rig, context.Context) (*phaseReport, error)) (*phaseReport, error) {
+	r.model.Reset()
+	r.tools.reset()
+	begin := time.Now()
+	if err := r.prepare(ctx, name); err != nil {
+		return nil, err
+	}
+	p, err := run(r, ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.Name, p.Seconds = name, time.Since(begin).Seconds()
+	r.say("%s: %s", name, p.verdict())
+	return p, nil
+}

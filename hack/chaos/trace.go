@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/hack/chaos/failpoint"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// attempts checks, by the trace of the first executor, that nothing that it tried on these Turns after it woke up was done.
+func (c *couple) attempts(uids map[string]bool, asleep, awake time.Time, finished int) error {
+	steps, err := readTrace(c.trace(c.first.spec.name))
+	if err != nil {
+		return err
+	}
+	fenced, conflicts := 0, 0
+	for _, s := range steps {
+		if !uids[s.Turn] || s.End.Before(awake) {
+			continue
+		}
+		switch {
+		case s.Effect == failpoint.Append && strings.Contains(s.Error, journal.ErrFenced.Error()):
+			fenced++
+		case s.Effect == failpoint.Write && s.Error != "":
+			conflicts++
+		case s.Begin.Before(asleep) || s.Error != "":
+			// What it had begun before, it may have done before.
+		case s.Effect == failpoint.Append || s.Effect == failpoint.Write:
+			c.wrong(fencedZombie, s.Turn, "%s %q that it began at %s, after its sleep, was done", s.Effect, s.Details, s.Begin.Format("15:04:05.000"))
+		}
+	}
+	c.fact("  of which had ended when it woke up", "%d", finished)
+	c.fact("  appends to the journal that it then tried, and was refused", "%d", fenced)
+	c.fact("  writes of a status that it then tried, and was refused", "%d", conflicts)
+	if fenced == 0 || conflicts == 0 {
+		return fmt.Errorf("it tried %d appends and %d writes of a status after it woke up: that proves nothing", fenced, conflicts)
+	}
+	return nil
+}
+
+// readTrace reads what a manager wrote down. The last line of one that was killed may be cut off.
+func readTrace(path string) ([]failpoint.Step, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open the trace of a manager: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // because it was only read
+	var steps []failpoint.Step
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var s failpoint.Step
+		if json.Unmarshal(lines.Bytes(), &s) == nil {
+			steps = append(steps, s)
+		}
+	}
+	return steps, lines.Err()
+}
