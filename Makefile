@@ -68,13 +68,23 @@ fuzz: ## Run each fuzz test for 30 s, or as long or as often as FUZZTIME says (5
 	    go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(or $(FUZZTIME),30s) ./$$(dirname $$f); done; done
 
 .PHONY: bench-prepare
-bench-prepare: ## Measure the time and the memory that it takes to prepare a prompt.
-	go test -run '^$$' -bench . -benchmem ./internal/runtime/prepare
+bench-prepare: ## Measure the time and the memory that it takes to prepare a prompt, and to replay a journal.
+	go test -run '^$$' -bench . -benchmem ./internal/runtime/prepare ./internal/runtime/turn
 
 .PHONY: bench
-bench: assets bench-prepare ## Measure Turns per second, API writes, CPU and memory beside a bare client. ARGS='--turns 300'.
+bench: assets postgres bench-prepare ## Measure a manager beside a bare client, two executors, and 20,000 finished Turns. ARGS='--only floor,executors,finished'.
 	@$(MAKE) -s build-bin/manager build-bin/bench
-	@KUBEBUILDER_ASSETS="$(ASSETS)" bin/bench --manager bin/manager $(ARGS)
+	@KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" bin/bench --manager bin/manager $(ARGS)
+
+.PHONY: chaos
+chaos: assets ## The kill test: managers die at any instant, servers go away, and nothing may be done twice. ARGS='--seed 1'.
+	@CGO_ENABLED=0 go build -trimpath -o bin/chaos ./hack/chaos
+	@CGO_ENABLED=0 go build -trimpath -o bin/chaos-manager ./hack/chaos/manager
+	@KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$$(bash hack/postgres/get.sh)" exec bin/chaos $(ARGS)
+
+.PHONY: chaos-short
+chaos-short: ## The kill test in its short form, with SQLite: about 2 minutes.
+	@$(MAKE) -s chaos ARGS='--turns 40 --kills 6 --outages 1 --executor-turns 16 --store sqlite --timeout 6m $(ARGS)'
 
 .PHONY: lint
 lint: ## Run golangci-lint.

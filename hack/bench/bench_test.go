@@ -13,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
@@ -30,6 +32,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	ctrllog.SetLogger(logr.Discard()) // as the benchmark does
 	os.Exit(m.Run())
 }
 
@@ -41,8 +44,9 @@ func TestBenchmarkMeasuresRealTurns(t *testing.T) {
 	}
 	manager := floorContender(self)
 	manager.name = "manager"
+	manager.members[0].name = "manager"
 	o, err := parse([]string{
-		"--turns", "5", "--warmup", "1", "--latency", "20ms", "--reply-chars", "40", "--payload", "5000",
+		"--only", "floor", "--turns", "5", "--warmup", "1", "--latency", "20ms", "--reply-chars", "40", "--payload", "5000",
 		"--crds", filepath.Join("..", "..", "config", "crd", "bases"),
 	}, os.Stderr)
 	if err != nil {
@@ -55,7 +59,7 @@ func TestBenchmarkMeasuresRealTurns(t *testing.T) {
 	if err := report.failure(); err != nil {
 		t.Error(err)
 	}
-	for name, m := range map[string]Measurement{"manager": report.Manager, "floor": report.Floor} {
+	for name, m := range map[string]*Measurement{"manager": report.Manager, "floor": report.Floor} {
 		if diff := cmp.Diff(map[string]float64{"PUT turns/status": 2}, m.WritesPerTurnByKind); diff != "" {
 			t.Errorf("writes per Turn of the %s (-want +got):\n%s", name, diff)
 		}
@@ -73,9 +77,9 @@ func TestBenchmarkMeasuresRealTurns(t *testing.T) {
 }
 
 func TestContenderThatEndsIsShownWithItsLog(t *testing.T) {
-	broken := contender{name: "broken", path: "/bin/sh", ready: "/", args: func(string, string, string, string) []string {
+	broken := contender{name: "broken", members: []member{{name: "broken", path: "/bin/sh", ready: "/", args: func(site) []string {
 		return []string{"-c", "echo no such flag; exit 2"}
-	}}
+	}}}}
 	o, err := parse([]string{"--crds", filepath.Join("..", "..", "config", "crd", "bases")}, os.Stderr)
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +105,10 @@ func TestFlagsAreChecked(t *testing.T) {
 		"no reply":         {[]string{"--reply-chars", "0"}, "--reply-chars must be from 1"},
 		"a huge payload":   {[]string{"--payload", "262145"}, "--payload must be from 0 to 262144"},
 		"unknown output":   {[]string{"-o", "xml"}, "-o must be table or json"},
+		"unknown phase":    {[]string{"--only", "floor,chaos"}, `--only: "chaos" must be one of floor, executors, finished`},
+		"an odd capacity":  {[]string{"--capacity", "51"}, "--capacity must be an even number"},
+		"few finished":     {[]string{"--finished", "100"}, "--finished must be above 100"},
+		"no bursts":        {[]string{"--bursts", "0"}, "--bursts at least 1"},
 		"unknown argument": {[]string{"now"}, `unknown argument "now"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -163,10 +171,10 @@ workqueue_depth{name="x"} 3
 }
 
 func TestProcessUseIsThatOfTheProcess(t *testing.T) {
-	if _, memory, err := processUse(os.Getpid()); err != nil || memory < 1<<20 {
-		t.Errorf("this process: %d bytes, error %v; want some memory", memory, err)
+	if u, err := useOf(os.Getpid()); err != nil || u.memory < 1<<20 || u.peakMemory < u.memory {
+		t.Errorf("this process: %+v, error %v; want some memory, and at least as much at its peak", u, err)
 	}
-	if _, _, err := processUse(-1); err == nil {
+	if _, err := useOf(-1); err == nil {
 		t.Error("a process that is not there has no error")
 	}
 }
@@ -199,18 +207,24 @@ func TestMeasurementIsPerTurnAndWithoutTheBenchmarksOwnWrites(t *testing.T) {
 	result := &burstResult{
 		wall: 2 * time.Second, failed: map[string]int{},
 		durations: []time.Duration{time.Second, time.Second}, latencies: []time.Duration{time.Second, 2 * time.Second},
+		byExecutor: map[string]int{"e": 2},
 	}
-	before := sample{writes: writes{"POST turns": 1, "PUT turns/status": 2}, leases: 3, cpu: time.Second, modelRequests: 1}
+	before := sample{
+		writes: writes{"POST turns": 1, "PUT turns/status": 2}, leases: 3, modelRequests: 1,
+		uses: []use{{cpu: time.Second}, {cpu: time.Minute}},
+	}
 	after := sample{
-		writes: writes{"POST turns": 3, "PUT turns/status": 6, "POST events": 1},
-		leases: 5, cpu: time.Second + 30*time.Millisecond, peakMemory: 3 << 20, modelRequests: 4,
+		writes: writes{"POST turns": 3, "PUT turns/status": 6, "POST events": 1}, leases: 5, modelRequests: 4,
+		uses: []use{{cpu: time.Second + 20*time.Millisecond, peakMemory: 1 << 20}, {cpu: time.Minute + 10*time.Millisecond, peakMemory: 2 << 20}},
 	}
-	want := Measurement{
+	want := &Measurement{
 		TurnsPerSecond: 1, WallSeconds: 2, Overhead: Percentiles{100, 100}, Completion: Percentiles{1000, 2000},
 		WritesPerTurn: 2.5, WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2, "POST events": 0.5}, LeaseWrites: 2,
 		CPUPerTurn: 15, PeakMemoryMiB: 3, ModelRequestsPerTurn: 1.5, FailedTurns: map[string]int{},
+		Processes: []Process{{Name: "controller", CPUPerTurn: 10, PeakMemoryMiB: 1}, {Name: "executor", Turns: new(2), CPUPerTurn: 5, PeakMemoryMiB: 2}},
 	}
-	if diff := cmp.Diff(want, newMeasurement(result, before, after, 900*time.Millisecond)); diff != "" {
+	both := team{{member: member{name: "controller"}}, {member: member{name: "executor", executor: "e"}}}
+	if diff := cmp.Diff(want, newMeasurement(result, both, before, after, 900*time.Millisecond)); diff != "" {
 		t.Errorf("measurement (-want +got):\n%s", diff)
 	}
 }
@@ -218,11 +232,11 @@ func TestMeasurementIsPerTurnAndWithoutTheBenchmarksOwnWrites(t *testing.T) {
 func exampleReport() *Report {
 	return &Report{
 		Setup: Setup{Turns: 300, LatencyMilliseconds: 2000, ReplyChars: 400, CPUs: 2},
-		Manager: Measurement{
+		Manager: &Measurement{
 			TurnsPerSecond: 80, WallSeconds: 3.75, Overhead: Percentiles{12.345, 150.4}, WritesPerTurn: 3,
 			WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2, "POST events": 1}, LeaseWrites: 4, CPUPerTurn: 6,
 		},
-		Floor: Measurement{
+		Floor: &Measurement{
 			TurnsPerSecond: 100, WallSeconds: 3, Overhead: Percentiles{10, 0}, WritesPerTurn: 2,
 			WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2}, CPUPerTurn: 3,
 		},

@@ -1,5 +1,9 @@
-// Command bench measures what Capstan costs: many Turns at once, on a real control plane, against a fake model of a fixed
-// latency, beside a bare client-go program (the floor) that does for each Turn only what nobody can do without.
+// Command bench measures what Capstan costs, on a real control plane and against a fake model of a fixed latency, in three
+// phases:
+//
+//   - floor: many Turns at once, beside a bare client-go program that does for each Turn only what nobody can do without;
+//   - executors: many Turns at once in one process, beside a controller and two executors, on one PostgreSQL;
+//   - finished: a manager with few finished Turns in the API server, beside the same with thousands. Here there is a bound.
 package main
 
 import (
@@ -10,6 +14,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -30,9 +36,27 @@ type options struct {
 	latency    time.Duration
 	replyChars int
 	payload    int
+	only       []string
+	capacity   int
+	finished   int
+	bursts     int
+	quiet      time.Duration
+	settle     time.Duration // settleInterval but in tests
 	timeout    time.Duration
 	output     string
 }
+
+// The phases, in their order.
+const (
+	phaseFloor     = "floor"
+	phaseExecutors = "executors"
+	phaseFinished  = "finished"
+)
+
+var phases = []string{phaseFloor, phaseExecutors, phaseFinished}
+
+// runs reports whether a phase was asked for; all are unless some are named.
+func (o *options) runs(phase string) bool { return len(o.only) == 0 || slices.Contains(o.only, phase) }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -72,7 +96,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 }
 
 func parse(args []string, usage io.Writer) (options, error) {
-	var o options
+	o := options{settle: settleInterval}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(usage)
 	f.StringVar(&o.manager, "manager", "bin/manager", "the manager's executable file")
@@ -82,10 +106,23 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.DurationVar(&o.latency, "latency", 2*time.Second, "time the model takes until its answer begins")
 	f.IntVar(&o.replyChars, "reply-chars", 400, "length of the model's answer, in characters, at least 1")
 	f.IntVar(&o.payload, "payload", 0, "length of the facts in each Turn, in characters, at most 262144")
-	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "time for the whole benchmark")
+	f.Func("only", "phases to run, separated by commas: "+strings.Join(phases, ", ")+"; default: all", func(list string) error {
+		o.only = strings.Split(list, ",")
+		return nil
+	})
+	f.IntVar(&o.capacity, "capacity", 50, "Turns that one process runs at once where two executors are compared with it, an even number")
+	f.IntVar(&o.finished, "finished", 20_000, fmt.Sprintf("finished Turns to make, more than %d", fewFinished))
+	f.IntVar(&o.bursts, "bursts", 5, "bursts of Turns beside few and beside many finished ones, of which the medians count; three times as many if a ratio is above its bound")
+	f.DurationVar(&o.quiet, "quiet", 10*time.Second, "time for which the memory of an idle process must stay as it is to count")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "time for the whole benchmark")
 	f.StringVar(&o.output, "o", outputTable, "output: table or json")
 	if err := f.Parse(args); err != nil {
 		return o, err
+	}
+	for _, phase := range o.only {
+		if !slices.Contains(phases, phase) {
+			return o, fmt.Errorf("--only: %q must be one of %s", phase, strings.Join(phases, ", "))
+		}
 	}
 	switch {
 	case f.NArg() > 0:
@@ -96,6 +133,10 @@ func parse(args []string, usage io.Writer) (options, error) {
 		return o, errors.New("--reply-chars must be from 1 to 1000000")
 	case o.payload < 0 || o.payload > maxFacts*maxFactChars:
 		return o, fmt.Errorf("--payload must be from 0 to %d", maxFacts*maxFactChars)
+	case o.capacity < 2 || o.capacity > 100_000 || o.capacity%2 != 0:
+		return o, errors.New("--capacity must be an even number from 2 to 100000: two executors share it")
+	case o.finished <= fewFinished || o.bursts < 1 || o.quiet <= 0:
+		return o, fmt.Errorf("--finished must be above %d, --bursts at least 1, --quiet above 0", fewFinished)
 	case o.output != outputTable && o.output != outputJSON:
 		return o, fmt.Errorf("-o must be %s or %s", outputTable, outputJSON)
 	}

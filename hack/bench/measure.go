@@ -18,31 +18,6 @@ import (
 	"github.com/capstan-dev/capstan/hack/stack"
 )
 
-// contender is a program that runs Turns.
-type contender struct {
-	name string
-	path string
-	// args for the manager or the floor: the cluster, the model's base URL, an address for its probes, a folder for data.
-	args func(kubeconfig, modelURL, probes, dir string) []string
-	// ready is the path of the readiness probe.
-	ready string
-}
-
-func managerContender(path string) contender {
-	return contender{name: "manager", path: path, ready: "/readyz", args: func(kubeconfig, _, probes, dir string) []string {
-		return []string{
-			"--kubeconfig", kubeconfig, "--data-dir", dir, "--namespace", systemNamespace, "--executor-name", "bench",
-			"--metrics-bind-address", "0", "--health-probe-bind-address", probes, "--log-format", "json",
-		}
-	}}
-}
-
-func floorContender(self string) contender {
-	return contender{name: floorCommand, path: self, ready: "/", args: func(kubeconfig, modelURL, probes, _ string) []string {
-		return []string{floorCommand, "--kubeconfig", kubeconfig, "--model-url", modelURL, "--listen", probes}
-	}}
-}
-
 // bench is one benchmark under way.
 type bench struct {
 	options
@@ -54,13 +29,15 @@ type bench struct {
 	modelURL string
 	dir      string
 	progress io.Writer
+	fail     func(error) // ends the benchmark
 }
 
-// measure runs the floor and then the manager, each alone with the same control plane and model. Logs are kept if it fails.
+// measure runs the phases that were asked for, one after another, with the same control plane and model. Logs are kept if
+// it fails.
 func measure(ctx context.Context, o options, manager, floor contender, progress io.Writer) (report *Report, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	b := &bench{options: o, progress: progress}
+	b := &bench{options: o, progress: progress, fail: cancel}
 	if b.dir, err = os.MkdirTemp("", "capstan-bench-"); err != nil {
 		return nil, fmt.Errorf("failed to make a folder: %w", err)
 	}
@@ -85,13 +62,30 @@ func measure(ctx context.Context, o options, manager, floor contender, progress 
 	if err := b.startCluster(ctx); err != nil {
 		return nil, err
 	}
+	return b.phases(ctx, manager, floor)
+}
 
-	report = &Report{Setup: setupOf(o, runtime.NumCPU())}
-	if report.Floor, err = b.contend(ctx, floor); err != nil {
-		return nil, fmt.Errorf("failed to measure the floor: %w", err)
+// phases runs what was asked for. The finished Turns come last, for they stay.
+func (b *bench) phases(ctx context.Context, manager, floor contender) (*Report, error) {
+	report := &Report{Setup: setupOf(b.options, runtime.NumCPU())}
+	var err error
+	if b.runs(phaseFloor) {
+		if report.Floor, err = b.contend(ctx, floor); err != nil {
+			return nil, fmt.Errorf("failed to measure the floor: %w", err)
+		}
+		if report.Manager, err = b.contend(ctx, manager); err != nil {
+			return nil, fmt.Errorf("failed to measure the manager: %w", err)
+		}
 	}
-	if report.Manager, err = b.contend(ctx, manager); err != nil {
-		return nil, fmt.Errorf("failed to measure the manager: %w", err)
+	if b.runs(phaseExecutors) {
+		if report.Executors, err = b.compareExecutors(ctx); err != nil {
+			return nil, fmt.Errorf("failed to measure two executors: %w", err)
+		}
+	}
+	if b.runs(phaseFinished) {
+		if report.Finished, err = b.compareFinished(ctx); err != nil {
+			return nil, fmt.Errorf("failed to measure a manager beside finished Turns: %w", err)
+		}
 	}
 	return report, nil
 }
@@ -150,38 +144,29 @@ func (b *bench) startCluster(ctx context.Context) error {
 
 // contend starts a contender, lets it run some Turns to warm up, measures it over the Turns proper, stops it and
 // deletes its Turns.
-func (b *bench) contend(ctx context.Context, c contender) (Measurement, error) {
-	probes, err := stack.FreeAddress(ctx)
+func (b *bench) contend(ctx context.Context, c contender) (*Measurement, error) {
+	t, err := b.start(ctx, c)
 	if err != nil {
-		return Measurement{}, err
+		return nil, err
 	}
-	process, err := b.stack.StartProgram(ctx, stack.Program{
-		Name: c.name, Path: c.path, Args: c.args(b.cluster.Kubeconfig, b.modelURL, probes, b.dir),
-		Listen: []string{probes}, ReadyURL: "http://" + probes + c.ready,
-	})
-	if err != nil {
-		return Measurement{}, err
-	}
-	if b.warmup > 0 {
-		if _, err := b.burst(ctx, c.name+"-warmup", b.warmup); err != nil {
-			return Measurement{}, fmt.Errorf("failed to warm up: %w", err)
-		}
+	if err := b.warmUp(ctx, t, c.name); err != nil {
+		return nil, err
 	}
 	b.say("%s: %d Turns", c.name, b.options.turns)
-	before, err := b.settled(ctx, process)
+	before, err := b.settled(ctx, t)
 	if err != nil {
-		return Measurement{}, err
+		return nil, err
 	}
 	result, err := b.burst(ctx, c.name, b.options.turns)
 	if err != nil {
-		return Measurement{}, err
+		return nil, err
 	}
-	after, err := b.settled(ctx, process)
+	after, err := b.settled(ctx, t)
 	if err != nil {
-		return Measurement{}, err
+		return nil, err
 	}
-	if err := process.Stop(); err != nil {
-		return Measurement{}, err
+	if err := t.stop(); err != nil {
+		return nil, err
 	}
-	return newMeasurement(result, before, after, b.latency), b.deleteTurns(ctx)
+	return newMeasurement(result, t, before, after, b.latency), b.deleteTurns(ctx)
 }

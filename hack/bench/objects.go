@@ -9,8 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/selection"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +24,7 @@ const (
 	systemNamespace = "capstan-system" // of the manager's Leases
 	namespace       = "bench"          // of the Turns and all they need
 	objectName      = "bench"          // of all they need
+	finishedLabel   = "bench-finished" // on Turns that are made as finished ones
 	modelName       = "bench"
 
 	// maxFacts and maxFactChars are the API's own bounds.
@@ -93,9 +96,15 @@ func newTurn(name string, payload int) *v1alpha1.Turn {
 	return turn
 }
 
-// deleteTurns makes room for the next contender, which should not find the Turns of this one.
+// deleteTurns makes room for the next burst, which should not find the Turns of this one. Finished Turns that were made as
+// such stay.
 func (b *bench) deleteTurns(ctx context.Context) error {
-	if err := b.api.DeleteAllOf(ctx, &v1alpha1.Turn{}, client.InNamespace(namespace)); err != nil {
+	others, err := labels.NewRequirement(finishedLabel, selection.DoesNotExist, nil)
+	if err != nil {
+		return err
+	}
+	selector := client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*others)}
+	if err := b.api.DeleteAllOf(ctx, &v1alpha1.Turn{}, client.InNamespace(namespace), selector); err != nil {
 		return fmt.Errorf("failed to delete the Turns: %w", err)
 	}
 	return nil

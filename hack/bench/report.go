@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -15,12 +16,14 @@ const (
 	outputJSON  = "json"
 )
 
-// Report is the outcome of a benchmark.
+// Report is the outcome of a benchmark: of those of its phases that were run.
 type Report struct {
-	Setup   Setup       `json:"setup"`
-	Manager Measurement `json:"manager"`
+	Setup   Setup        `json:"setup"`
+	Manager *Measurement `json:"manager,omitempty"`
 	// Floor is the same for a bare client-go program.
-	Floor Measurement `json:"floor"`
+	Floor     *Measurement     `json:"floor,omitempty"`
+	Executors *ExecutorsReport `json:"executors,omitempty"`
+	Finished  *FinishedReport  `json:"finished,omitempty"`
 }
 
 // Setup is what was measured, and on what.
@@ -32,7 +35,7 @@ type Setup struct {
 	CPUs                int   `json:"cpus"`
 }
 
-// Measurement is what one program needed for the Turns.
+// Measurement is what a contender needed for the Turns: one program, or several together.
 type Measurement struct {
 	TurnsPerSecond float64 `json:"turnsPerSecond"`
 	// WallSeconds is from the first creation to the last completion.
@@ -49,6 +52,18 @@ type Measurement struct {
 	PeakMemoryMiB        float64            `json:"peakMemoryMiB"`
 	ModelRequestsPerTurn float64            `json:"modelRequestsPerTurn"`
 	FailedTurns          map[string]int     `json:"failedTurns,omitempty"`
+	// Processes are the programs that CPU and memory are the sums of.
+	Processes []Process `json:"processes,omitempty"`
+}
+
+// Process is one program's part in a Measurement.
+type Process struct {
+	Name string `json:"name"`
+	// Turns is how many of the Turns it has run; nil for a process that is no executor.
+	Turns *int `json:"turns,omitempty"`
+	// CPUPerTurn is per Turn of all, whoever ran it.
+	CPUPerTurn    float64 `json:"cpuMillisecondsPerTurn"`
+	PeakMemoryMiB float64 `json:"peakMemoryMiB"`
 }
 
 // Percentiles of a sample, in milliseconds.
@@ -61,19 +76,29 @@ func setupOf(o options, cpus int) Setup {
 	return Setup{Turns: o.turns, LatencyMilliseconds: o.latency.Milliseconds(), ReplyChars: o.replyChars, PayloadChars: o.payload, CPUs: cpus}
 }
 
-func newMeasurement(result *burstResult, before, after sample, latency time.Duration) Measurement {
+func newMeasurement(result *burstResult, t team, before, after sample, latency time.Duration) *Measurement {
 	turns := float64(len(result.latencies))
-	m := Measurement{
+	m := &Measurement{
 		TurnsPerSecond:       turns / result.wall.Seconds(),
 		WallSeconds:          result.wall.Seconds(),
 		Overhead:             percentiles(result.durations, latency),
 		Completion:           percentiles(result.latencies, 0),
 		WritesPerTurnByKind:  map[string]float64{},
 		LeaseWrites:          after.leases - before.leases,
-		CPUPerTurn:           float64((after.cpu - before.cpu).Milliseconds()) / turns,
-		PeakMemoryMiB:        float64(after.peakMemory) / (1 << 20),
 		ModelRequestsPerTurn: float64(after.modelRequests-before.modelRequests) / turns,
 		FailedTurns:          result.failed,
+	}
+	for i, p := range t {
+		part := Process{
+			Name: p.name, CPUPerTurn: milliseconds(after.uses[i].cpu-before.uses[i].cpu) / turns,
+			PeakMemoryMiB: mebibytes(after.uses[i].peakMemory),
+		}
+		if p.executor != "" {
+			part.Turns = new(result.byExecutor[p.executor])
+		}
+		m.Processes = append(m.Processes, part)
+		m.CPUPerTurn += part.CPUPerTurn
+		m.PeakMemoryMiB += part.PeakMemoryMiB
 	}
 	written := after.writes.minus(before.writes)
 	written["POST turns"] -= turns // the benchmark's own
@@ -86,6 +111,9 @@ func newMeasurement(result *burstResult, before, after sample, latency time.Dura
 	return m
 }
 
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+func mebibytes(bytes uint64) float64       { return float64(bytes) / (1 << 20) }
+
 // percentiles returns those of a sample by the nearest rank, each value less some part of it.
 func percentiles(values []time.Duration, less time.Duration) Percentiles {
 	sorted := slices.Sorted(slices.Values(values))
@@ -94,17 +122,30 @@ func percentiles(values []time.Duration, less time.Duration) Percentiles {
 			return 0
 		}
 		index := (len(sorted)*percent+99)/100 - 1
-		return float64((sorted[index] - less).Microseconds()) / 1000
+		return milliseconds(sorted[index] - less)
 	}
 	return Percentiles{P50: rank(50), P95: rank(95)}
 }
 
-// failure is an error if not every Turn has succeeded.
+// failure is an error if not every Turn has succeeded, or something has grown beyond its bound.
 func (r *Report) failure() error {
-	if len(r.Manager.FailedTurns)+len(r.Floor.FailedTurns) == 0 {
-		return nil
+	var errs []error
+	check := func(name string, m *Measurement) {
+		if m != nil && len(m.FailedTurns) > 0 {
+			errs = append(errs, fmt.Errorf("not all Turns succeeded: %s %v", name, m.FailedTurns))
+		}
 	}
-	return fmt.Errorf("not all Turns succeeded: manager %v, floor %v", r.Manager.FailedTurns, r.Floor.FailedTurns)
+	check("manager", r.Manager)
+	check("floor", r.Floor)
+	if e := r.Executors; e != nil {
+		check("one process", e.One)
+		check("two executors of half its capacity", e.Half)
+		check("two executors of its capacity", e.Same)
+	}
+	if r.Finished != nil {
+		errs = append(errs, r.Finished.failure())
+	}
+	return errors.Join(errs...)
 }
 
 func (r *Report) write(out io.Writer, format string) error {
@@ -113,9 +154,29 @@ func (r *Report) write(out io.Writer, format string) error {
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(r)
 	}
+	var tables []string
+	if r.Manager != nil && r.Floor != nil {
+		tables = append(tables, r.floorTable())
+	}
+	if r.Executors != nil {
+		tables = append(tables, r.Executors.table(r.Setup))
+	}
+	if r.Finished != nil {
+		tables = append(tables, r.Finished.table(r.Setup))
+	}
+	_, err := io.WriteString(out, strings.Join(tables, "\n"))
+	return err
+}
+
+// head says what was measured, as the first line of a table.
+func (s Setup) head() string {
+	return fmt.Sprintf("%d Turns at once, model latency %s, answers of %d characters, facts of %d, %d CPUs",
+		s.Turns, time.Duration(s.LatencyMilliseconds)*time.Millisecond, s.ReplyChars, s.PayloadChars, s.CPUs)
+}
+
+func (r *Report) floorTable() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d Turns at once, model latency %s, answers of %d characters, facts of %d, %d CPUs\n\n", r.Setup.Turns,
-		time.Duration(r.Setup.LatencyMilliseconds)*time.Millisecond, r.Setup.ReplyChars, r.Setup.PayloadChars, r.Setup.CPUs)
+	fmt.Fprintf(&text, "%s\n\n", r.Setup.head())
 	const line = "%-34s%10s%10s%8s\n"
 	fmt.Fprintf(&text, line, "", "manager", "floor", "ratio")
 	for _, row := range r.rows() {
@@ -124,8 +185,7 @@ func (r *Report) write(out io.Writer, format string) error {
 	fmt.Fprintf(&text, "\nThe floor is a bare client-go program: watch, one status write, one model request, one status write.\n"+
 		"API writes leave out the benchmark's own creation of the Turns, and Leases (manager %.0f, floor %.0f in all).\n",
 		r.Manager.LeaseWrites, r.Floor.LeaseWrites)
-	_, err := io.WriteString(out, text.String())
-	return err
+	return text.String()
 }
 
 type row struct {
@@ -172,10 +232,18 @@ func number(v float64) string {
 	}
 }
 
-// ratio prints how many times the floor something is, and nothing where there is no floor.
-func ratio(manager, floor float64) string {
-	if floor <= 0 {
+// ratio prints how many times another value something is, and nothing where there is no other.
+func ratio(value, other float64) string {
+	if other <= 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%.2f", manager/floor)
+	return fmt.Sprintf("%.2f", value/other)
+}
+
+// quotient is how many times another value something is, 0 where there is no other.
+func quotient(value, other float64) float64 {
+	if other <= 0 {
+		return 0
+	}
+	return value / other
 }

@@ -10,13 +10,13 @@ import (
 	"strings"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/procfs"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/stack"
 )
 
 const (
@@ -40,16 +40,22 @@ type writes map[string]float64
 type sample struct {
 	writes        writes
 	leases        float64 // writes of Leases, which grow with time, not with Turns
-	cpu           time.Duration
-	peakMemory    uint64 // in bytes
+	uses          []use   // of each program, in its contender's order
 	modelRequests int64
 }
 
+// use is what a process has taken so far.
+type use struct {
+	cpu        time.Duration
+	memory     uint64 // what it has resident, in bytes
+	peakMemory uint64 // the most it ever had resident, in bytes
+}
+
 // settled waits until nothing is written any more and takes a sample.
-func (b *bench) settled(ctx context.Context, process *stack.Process) (sample, error) {
+func (b *bench) settled(ctx context.Context, t team) (sample, error) {
 	var last writes
 	var leases float64
-	err := wait.PollUntilContextTimeout(ctx, settleInterval, settleTimeout, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, b.settle, settleTimeout, true, func(ctx context.Context) (bool, error) {
 		text, err := b.turns.Get().AbsPath("/metrics").Do(ctx).Raw()
 		if err != nil {
 			return false, fmt.Errorf("failed to read the API server's metrics: %w", err)
@@ -66,21 +72,23 @@ func (b *bench) settled(ctx context.Context, process *stack.Process) (sample, er
 		return sample{}, fmt.Errorf("failed to wait for the end of all writes: %w", err)
 	}
 	s := sample{writes: last, leases: leases, modelRequests: b.model.Stats().Requests}
-	s.cpu, s.peakMemory, err = processUse(process.PID())
-	return s, err
+	for _, p := range t {
+		u, err := useOf(p.PID())
+		if err != nil {
+			return sample{}, err
+		}
+		s.uses = append(s.uses, u)
+	}
+	return s, nil
 }
 
 // parseWrites reads the writes, and those of Leases apart, from metrics in Prometheus' text format.
 func parseWrites(text io.Reader) (writes, float64, error) {
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(text)
+	families, err := parseMetrics(text, requestsMetric)
 	if err != nil {
-		return nil, 0, fmt.Errorf("failed to parse the API server's metrics: %w", err)
+		return nil, 0, fmt.Errorf("the API server's metrics: %w", err)
 	}
-	family, ok := families[requestsMetric]
-	if !ok {
-		return nil, 0, fmt.Errorf("failed to find %s in the API server's metrics", requestsMetric)
-	}
+	family := families[requestsMetric]
 	found, leases := writes{}, 0.0
 	for _, metric := range family.GetMetric() {
 		labels := make(map[string]string, len(metric.GetLabel()))
@@ -97,6 +105,21 @@ func parseWrites(text io.Reader) (writes, float64, error) {
 		}
 	}
 	return found, leases, nil
+}
+
+// parseMetrics reads metrics in Prometheus' text format. It fails if one of these is not among them.
+func parseMetrics(text io.Reader, names ...string) (map[string]*dto.MetricFamily, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(text)
+	if err != nil {
+		return nil, fmt.Errorf("failed to parse: %w", err)
+	}
+	for _, name := range names {
+		if families[name] == nil {
+			return nil, fmt.Errorf("failed to find %s", name)
+		}
+	}
+	return families, nil
 }
 
 func writeName(labels map[string]string) string {
@@ -124,19 +147,19 @@ func (w writes) minus(earlier writes) writes {
 	return difference
 }
 
-// processUse returns the CPU time of a process so far and the most memory it ever had resident.
-func processUse(pid int) (time.Duration, uint64, error) {
+// useOf returns what a process has taken so far.
+func useOf(pid int) (use, error) {
 	process, err := procfs.NewProc(pid)
 	if err != nil {
-		return 0, 0, fmt.Errorf("failed to look at process %d, which takes Linux: %w", pid, err)
+		return use{}, fmt.Errorf("failed to look at process %d, which takes Linux: %w", pid, err)
 	}
 	stat, err := process.Stat()
 	if err != nil {
-		return 0, 0, fmt.Errorf("failed to read the CPU time of process %d: %w", pid, err)
+		return use{}, fmt.Errorf("failed to read the CPU time of process %d: %w", pid, err)
 	}
 	status, err := process.NewStatus()
 	if err != nil {
-		return 0, 0, fmt.Errorf("failed to read the memory of process %d: %w", pid, err)
+		return use{}, fmt.Errorf("failed to read the memory of process %d: %w", pid, err)
 	}
-	return time.Duration(stat.CPUTime() * float64(time.Second)), status.VmHWM, nil
+	return use{cpu: time.Duration(stat.CPUTime() * float64(time.Second)), memory: status.VmRSS, peakMemory: status.VmHWM}, nil
 }

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ExecutorsReport compares one process with a controller and two executors, on one PostgreSQL.
+type ExecutorsReport struct {
+	// Capacity is how many Turns the one process runs at once.
+	Capacity int `json:"capacity"`
+	// One is a process with both roles.
+	One *Measurement `json:"one"`
+	// Half is a controller and two executors of half that capacity each: what the division costs.
+	Half *Measurement `json:"half"`
+	// Same is a controller and two executors of that capacity each: what one more executor brings.
+	Same *Measurement `json:"same"`
+}
+
+// compareExecutors measures the three on one server, each with an empty database.
+func (b *bench) compareExecutors(ctx context.Context) (*ExecutorsReport, error) {
+	if b.skipsExecutors() {
+		b.say("leaving out the two executors: %v", errNoPostgres)
+		return nil, nil //nolint:nilnil // a phase that is left out has no report, which is no failure
+	}
+	server, err := b.startPostgres(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &ExecutorsReport{Capacity: b.capacity}
+	for _, c := range []struct {
+		contender contender
+		to        **Measurement
+	}{
+		{oneProcess(b.manager, b.capacity), &r.One},
+		{twoExecutors("half", b.manager, b.capacity/2), &r.Half},
+		{twoExecutors("same", b.manager, b.capacity), &r.Same},
+	} {
+		database, err := b.newDatabase(ctx, server)
+		if err != nil {
+			return nil, err
+		}
+		if *c.to, err = b.contend(ctx, c.contender.storing(database)); err != nil {
+			return nil, fmt.Errorf("%s: %w", c.contender.name, err)
+		}
+	}
+	return r, nil
+}
+
+func oneProcess(path string, capacity int) contender {
+	return contender{name: "one", members: []member{
+		managerMember(path, "one", "one", "--roles", "controller,executor", "--max-concurrent-turns", strconv.Itoa(capacity)),
+	}}
+}
+
+func twoExecutors(name, path string, capacity int) contender {
+	c := contender{name: name, members: []member{managerMember(path, "controller", "", "--roles", "controller")}}
+	for i := range 2 {
+		executor := fmt.Sprintf("executor-%d", i+1)
+		c.members = append(c.members, managerMember(path, executor, executor, "--roles", "executor", "--max-concurrent-turns", strconv.Itoa(capacity)))
+	}
+	return c
+}
+
+// storing returns the contender with its journal in a database, named in the environment because its URL holds a password.
+func (c contender) storing(database string) contender {
+	for i := range c.members {
+		c.members[i].env = append(c.members[i].env, "CAPSTAN_STORE="+database)
+	}
+	return c
+}
+
+// spread is how many times as many Turns the busiest executor has run as the least busy one, NaN for one executor alone and
+// infinite where one has run none.
+func (m *Measurement) spread() float64 {
+	var turns []int
+	for _, p := range m.Processes {
+		if p.Turns != nil {
+			turns = append(turns, *p.Turns)
+		}
+	}
+	if len(turns) < 2 {
+		return math.NaN()
+	}
+	return float64(slices.Max(turns)) / float64(slices.Min(turns))
+}
+
+// table shows the one process, and the two others beside it, each with its ratio to the one.
+func (r *ExecutorsReport) table(s Setup) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "Two executors on PostgreSQL: %s\n\n", s.head())
+	const line = "%-34s%10s%10s%8s%10s%8s\n"
+	half, same := "2 x "+strconv.Itoa(r.Capacity/2), "2 x "+strconv.Itoa(r.Capacity)
+	fmt.Fprintf(&text, line, "", "1 x "+strconv.Itoa(r.Capacity), half, "ratio", same, "ratio")
+	for _, row := range r.rows() {
+		one, half, same := row.of(r.One), row.of(r.Half), row.of(r.Same)
+		fmt.Fprintf(&text, line, row.name, orNone(one, row.print),
+			orNone(half, row.print), orNone(quotient(half, one), number), orNone(same, row.print), orNone(quotient(same, one), number))
+	}
+	fmt.Fprintf(&text, "\n1 x %d is one process with both roles that runs %d Turns at once; beside it a controller and two executors of half that\n"+
+		"capacity each, and of all of it each. Were CPUs no limit, Turns per second would be 1 and up to 2 times those of the one.\n",
+		r.Capacity, r.Capacity)
+	return text.String()
+}
+
+// executorsRow is one line of the table; its value is NaN for a contender that has none.
+type executorsRow struct {
+	name  string
+	of    func(*Measurement) float64
+	print func(float64) string
+}
+
+func (r *ExecutorsReport) rows() []executorsRow {
+	rows := []executorsRow{
+		{"Turns per second", func(m *Measurement) float64 { return m.TurnsPerSecond }, number},
+		{"wall time, s", func(m *Measurement) float64 { return m.WallSeconds }, number},
+		{"creation to completion, p50, ms", func(m *Measurement) float64 { return m.Completion.P50 }, number},
+		{"creation to completion, p95, ms", func(m *Measurement) float64 { return m.Completion.P95 }, number},
+		{"API writes per Turn", func(m *Measurement) float64 { return m.WritesPerTurn }, number},
+	}
+	// parts adds what each process of the two executors has of something; the one process has no such part.
+	parts := func(of func(Process) float64, print func(float64) string) {
+		for i, p := range r.Same.Processes {
+			if math.IsNaN(of(p)) {
+				continue
+			}
+			rows = append(rows, executorsRow{"  " + p.Name, func(m *Measurement) float64 {
+				if len(m.Processes) <= i || m.Processes[i].Name != p.Name {
+					return math.NaN()
+				}
+				return of(m.Processes[i])
+			}, print})
+		}
+	}
+	rows = append(rows, executorsRow{"CPU per Turn, ms", func(m *Measurement) float64 { return m.CPUPerTurn }, number})
+	parts(func(p Process) float64 { return p.CPUPerTurn }, number)
+	rows = append(rows, executorsRow{"peak memory, MiB", func(m *Measurement) float64 { return m.PeakMemoryMiB }, number})
+	parts(func(p Process) float64 { return p.PeakMemoryMiB }, number)
+	rows = append(rows, executorsRow{"Turns, most to fewest", (*Measurement).spread, number})
+	parts(func(p Process) float64 {
+		if p.Turns == nil {
+			return math.NaN()
+		}
+		return float64(*p.Turns)
+	}, whole)
+	return rows
+}
+
+// orNone prints a value, and a dash for none.
+func orNone(v float64, print func(float64) string) string {
+	if math.IsNaN(v) {
+		return "-"
+	}
+	return print(v)
+}
+
+func whole(v float64) string { return strconv.FormatFloat(v, 'f', 0, 64) }

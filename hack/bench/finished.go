@@ -1,0 +1,349 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/capstan-dev/capstan/hack/stack"
+)
+
+const (
+	// fewFinished is how many finished Turns there are where there are few.
+	fewFinished = 100
+
+	// progressEvery is how many finished Turns are made between two lines of progress.
+	progressEvery = 2000
+
+	// moreBursts is how many times as many bursts are run where the first ones show a cost above its bound.
+	moreBursts = 3
+
+	// silentIntervals is how often in a row settleInterval must pass without requests. The manager asks what became of a Turn
+	// two seconds after it was deleted.
+	silentIntervals = 4
+
+	// quietTimeout bounds the wait for a process to become quiet.
+	quietTimeout = 5 * time.Minute
+	// scrapeInterval is the time between two looks at metrics, in which the next garbage collection is awaited. The looks
+	// themselves make the garbage for it.
+	scrapeInterval = 50 * time.Millisecond
+	// quietChange is by how much memory may have changed between two samples of a quiet process, as a part of it.
+	quietChange = 0.02
+)
+
+// Metrics of the manager.
+const (
+	metricCollections = "go_gc_cycles_total_gc_cycles_total"
+	metricLiveHeap    = "go_gc_heap_live_bytes" // what the last collection has found alive
+	metricRequests    = "rest_client_requests_total"
+)
+
+// side is one of the two API servers that are compared, with its manager.
+type side struct {
+	*bench
+	load Load
+	team team
+}
+
+// compareFinished measures a manager beside few finished Turns and one beside many. Each has an API server of its own, so
+// that bursts of Turns take turns: whatever else the machine does slows down both.
+func (b *bench) compareFinished(ctx context.Context) (*FinishedReport, error) {
+	crowded, err := b.beside(ctx, "many")
+	if err != nil {
+		return nil, err
+	}
+	few := &side{bench: b, load: Load{Finished: fewFinished, FailedTurns: map[string]int{}}}
+	many := &side{bench: crowded, load: Load{Finished: b.finished, FailedTurns: map[string]int{}}}
+	r := &FinishedReport{}
+	start := time.Now()
+	for _, s := range []*side{few, many} {
+		// No manager runs meanwhile: it would bind them between their creation and their end.
+		if err := s.makeFinished(ctx, s.load.Finished); err != nil {
+			return nil, err
+		}
+	}
+	r.MakingSeconds = time.Since(start).Seconds()
+	for _, s := range []*side{few, many} {
+		if err := s.start(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.runBursts(ctx, few, many); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(few.team.stop(), many.team.stop()); err != nil {
+		return nil, err
+	}
+	r.Few, r.Many = few.load, many.load
+	r.Ratios = medianRatios(r.Few.Bursts, r.Many.Bursts)
+	return r, nil
+}
+
+// beside returns a benchmark with a control plane of its own, which is stopped with this one's.
+func (b *bench) beside(ctx context.Context, name string) (*bench, error) {
+	other := *b
+	other.dir = filepath.Join(b.dir, name)
+	other.stack = stack.New(other.dir, b.fail)
+	b.stack.OnStop(other.stack.Stop)
+	b.say("starting another etcd and kube-apiserver")
+	return &other, other.startCluster(ctx)
+}
+
+// makeFinished makes so many finished Turns.
+func (b *bench) makeFinished(ctx context.Context, count int) error {
+	start := time.Now()
+	var made atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(creators)
+	for i := range count {
+		group.Go(func() error {
+			turn := finishedTurn(i, time.Now())
+			status := turn.Status
+			if err := b.api.Create(ctx, turn); err != nil {
+				return fmt.Errorf("failed to create Turn %q: %w", turn.Name, err)
+			}
+			turn.Status = status
+			if err := b.api.Status().Update(ctx, turn); err != nil {
+				return fmt.Errorf("failed to finish Turn %q: %w", turn.Name, err)
+			}
+			if n := made.Add(1); n%progressEvery == 0 || int(n) == count {
+				b.say("finished Turns: %d of %d, %.0f s", n, count, time.Since(start).Seconds())
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// start starts the manager and waits until it is idle.
+func (s *side) start(ctx context.Context) error {
+	start := time.Now()
+	var err error
+	if s.team, err = s.bench.start(ctx, contender{name: "finished", members: []member{managerMember(s.manager, "manager", "bench")}}); err != nil {
+		return err
+	}
+	s.load.ReadySeconds = time.Since(start).Seconds()
+	if s.load.Idle, err = s.whenQuiet(ctx); err != nil {
+		return err
+	}
+	u, err := useOf(s.team[0].PID())
+	s.load.StartPeakMiB, s.load.StartCPUSeconds = mebibytes(u.peakMemory), u.cpu.Seconds()
+	return err
+}
+
+// runBursts lets both sides run Turns, in turns, and wait until they are idle again. Where a ratio is above its bound, it
+// takes more bursts, once, to tell a cost from the noise of the machine.
+func (b *bench) runBursts(ctx context.Context, few, many *side) error {
+	for _, s := range []*side{few, many} {
+		if err := s.warmUp(ctx, s.team, "beside"); err != nil {
+			return err
+		}
+	}
+	count := b.bursts
+	for i := 0; i < count; i++ {
+		order := []*side{few, many}
+		if i%2 == 1 {
+			slices.Reverse(order) // so that neither always finds what the other has left behind
+		}
+		for _, s := range order {
+			if err := s.measureBurst(ctx, i); err != nil {
+				return fmt.Errorf("with %d of them: %w", s.load.Finished, err)
+			}
+		}
+		if i == b.bursts-1 && medianRatios(few.load.Bursts, many.load.Bursts).exceeds(finishedBound) {
+			count = moreBursts * b.bursts
+			b.say("a ratio is above %.2f: %d bursts more, to be sure", finishedBound, count-b.bursts)
+		}
+	}
+	for _, s := range []*side{few, many} {
+		s.load.Cost = medianCost(s.load.Bursts)
+		if err := s.deleteTurns(ctx); err != nil {
+			return err
+		}
+		var err error
+		if s.load.After, err = s.whenQuiet(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measureBurst runs one burst of Turns, where those of the one before are gone: each finds as many finished Turns.
+func (s *side) measureBurst(ctx context.Context, i int) error {
+	if err := s.deleteTurns(ctx); err != nil {
+		return err
+	}
+	before, err := s.whenSilent(ctx)
+	if err != nil {
+		return err
+	}
+	result, err := s.burst(ctx, fmt.Sprintf("beside-%d", i), s.options.turns)
+	if err != nil {
+		return err
+	}
+	after, err := s.whenSilent(ctx)
+	if err != nil {
+		return err
+	}
+	for reason, n := range result.failed {
+		s.load.FailedTurns[reason] += n
+	}
+	turns := float64(s.options.turns)
+	cost := Cost{
+		CPU:      milliseconds(after.cpu-before.cpu) / turns,
+		Requests: (after.requests - before.requests) / turns,
+		Time:     milliseconds(result.wall-s.latency) / turns,
+	}
+	s.say("%d finished Turns, burst %d: per Turn %s ms of CPU, %s API requests, %s ms", s.load.Finished, i+1,
+		number(cost.CPU), number(cost.Requests), number(cost.Time))
+	s.load.Bursts = append(s.load.Bursts, cost)
+	return nil
+}
+
+// expense is what a manager has taken so far.
+type expense struct {
+	cpu      time.Duration
+	requests float64 // to the API server
+}
+
+// whenSilent waits until the manager has sent no requests for a while, but for a Lease now and then: some work follows a
+// Turn's end, or its deletion, by seconds.
+func (s *side) whenSilent(ctx context.Context) (expense, error) {
+	now := expense{}
+	silent := 0
+	err := wait.PollUntilContextTimeout(ctx, s.settle, settleTimeout, true, func(ctx context.Context) (bool, error) {
+		m, err := scrape(ctx, s.team[0].metricsURL)
+		if silent++; m.requests > now.requests+1 {
+			silent = 0
+		}
+		now.requests = m.requests
+		return silent == silentIntervals, err
+	})
+	if err != nil {
+		return expense{}, fmt.Errorf("failed to wait for the end of all requests of the manager: %w", err)
+	}
+	u, err := useOf(s.team[0].PID())
+	now.cpu = u.cpu
+	return now, err
+}
+
+// whenQuiet waits until the memory of a process has stayed as it is from one garbage collection to a later one, and returns
+// that.
+func (s *side) whenQuiet(ctx context.Context) (Memory, error) {
+	start := time.Now()
+	var last, now Memory
+	err := wait.PollUntilContextTimeout(ctx, s.quiet, quietTimeout, true, func(ctx context.Context) (bool, error) {
+		var err error
+		last = now
+		now, err = memoryAfterCollection(ctx, s.team[0])
+		return err == nil && now.near(last), err
+	})
+	if err != nil {
+		return Memory{}, fmt.Errorf("failed to wait until the manager's memory stays as it is (last %+v, before %+v): %w", now, last, err)
+	}
+	s.say("%d finished Turns, idle after %.0f s: %s MiB resident, live heap of %s MiB", s.load.Finished, time.Since(start).Seconds(), number(now.ResidentMiB), number(now.HeapMiB))
+	return now, nil
+}
+
+// memoryAfterCollection waits for the next garbage collection.
+func memoryAfterCollection(ctx context.Context, p *running) (Memory, error) {
+	var first, now scraped
+	err := wait.PollUntilContextCancel(ctx, scrapeInterval, true, func(ctx context.Context) (bool, error) {
+		var err error
+		now, err = scrape(ctx, p.metricsURL)
+		if first.collections == 0 {
+			first = now
+		}
+		return now.collections > first.collections, err
+	})
+	if err != nil {
+		return Memory{}, fmt.Errorf("failed to wait for a garbage collection: %w", err)
+	}
+	u, err := useOf(p.PID())
+	return Memory{ResidentMiB: mebibytes(u.memory), HeapMiB: now.liveHeap / (1 << 20)}, err
+}
+
+// near reports whether memory has hardly changed since an earlier sample.
+func (m Memory) near(earlier Memory) bool {
+	same := func(a, b float64) bool { return math.Abs(a-b) <= quietChange*max(a, b) }
+	return same(m.ResidentMiB, earlier.ResidentMiB) && same(m.HeapMiB, earlier.HeapMiB)
+}
+
+// scraped is what the manager says of itself.
+type scraped struct{ collections, liveHeap, requests float64 }
+
+// scrape reads the metrics of a manager.
+func scrape(ctx context.Context, url string) (s scraped, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return s, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return s, fmt.Errorf("failed to read the manager's metrics: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }() // it was read to its end, or the error is of more use
+	return parseScraped(response.Body)
+}
+
+func parseScraped(text io.Reader) (scraped, error) {
+	families, err := parseMetrics(text, metricCollections, metricLiveHeap, metricRequests)
+	if err != nil {
+		return scraped{}, fmt.Errorf("the manager's metrics: %w", err)
+	}
+	s := scraped{
+		collections: families[metricCollections].GetMetric()[0].GetCounter().GetValue(),
+		liveHeap:    families[metricLiveHeap].GetMetric()[0].GetGauge().GetValue(),
+	}
+	for _, metric := range families[metricRequests].GetMetric() {
+		s.requests += metric.GetCounter().GetValue()
+	}
+	return s, nil
+}
+
+// medianCost returns the medians of the costs of bursts, each for itself.
+func medianCost(bursts []Cost) Cost {
+	of := func(value func(Cost) float64) float64 {
+		values := make([]float64, 0, len(bursts))
+		for _, c := range bursts {
+			values = append(values, value(c))
+		}
+		return median(values)
+	}
+	return Cost{
+		CPU:      of(func(c Cost) float64 { return c.CPU }),
+		Requests: of(func(c Cost) float64 { return c.Requests }),
+		Time:     of(func(c Cost) float64 { return c.Time }),
+	}
+}
+
+// medianRatios returns the medians of how many times the cost of a burst the other side's was, each for itself. What slows
+// down the machine for a while slows down both, so they say more than the ratios of the medians. There are as many of both.
+func medianRatios(few, many []Cost) Cost {
+	var ratios []Cost
+	for i, f := range few {
+		m := many[i]
+		ratios = append(ratios, Cost{CPU: quotient(m.CPU, f.CPU), Requests: quotient(m.Requests, f.Requests), Time: quotient(m.Time, f.Time)})
+	}
+	return medianCost(ratios)
+}
+
+// median returns the middle value, the mean of the two in the middle where there is none, and 0 of none at all.
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	if n == 0 {
+		return 0
+	}
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
