@@ -58,7 +58,7 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	}
 	left, trusted := r.leases.look(&lease, r.Now())
 	if left <= 0 {
-		return ctrl.Result{}, r.lost(ctx, name)
+		return r.bury(ctx, name, &lease)
 	}
 	if trusted {
 		if err := r.found(ctx, name, capacityOf(&lease)); err != nil {
@@ -66,6 +66,25 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 		}
 	}
 	return ctrl.Result{RequeueAfter: left}, nil
+}
+
+// leaseKept is how long the Lease of an executor that is gone is kept, for people who look for it. Pods have a new name each,
+// so that their Leases would pile up.
+const leaseKept = time.Hour
+
+// bury brings back the Turns of an executor that is gone, and deletes its Lease when nobody has renewed it for long.
+func (r *ExecutorReconciler) bury(ctx context.Context, name string, lease *coordinationv1.Lease) (ctrl.Result, error) {
+	if err := r.lost(ctx, name); err != nil {
+		return ctrl.Result{}, err
+	}
+	if left := leaseKept - r.leases.unchanged(lease, r.Now()); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
+	}
+	err := r.Client.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion})
+	if apierrors.IsConflict(err) { // it was renewed after all, and the watch tells
+		return ctrl.Result{}, nil
+	}
+	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
 // start sees, once, the Leases that there are before anything happens to them.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -49,7 +50,7 @@ func TestExecutorsComeAndGo(t *testing.T) {
 	change(func() { lease.Annotations[executor.CapacityAnnotation] = "4" })
 	look("one that takes more Turns is", 15*time.Second, "waits", "lost-turn")
 	clock = clock.Add(15 * time.Second)
-	look("a Lease that has run out frees its Turns", 0, "other-turn")
+	look("a Lease that has run out frees its Turns, and is kept for a while", leaseKept-15*time.Second, "other-turn")
 	if lives, err := b.executors.lives(t.Context(), "self"); !lives || err != nil {
 		t.Errorf("this process lives whatever its Lease says: %t, %v", lives, err)
 	}
@@ -71,6 +72,12 @@ func TestExecutorsComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	look("a Lease that appears was just made, whatever it says", 15*time.Second, "waits", "lost-turn")
+
+	clock = clock.Add(leaseKept)
+	look("nobody has renewed it for long", 0, "other-turn")
+	if err := b.client.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); !apierrors.IsNotFound(err) {
+		t.Errorf("the Lease of an executor that is gone for long: %v, want it to be gone, too", err)
+	}
 }
 
 // TestAProcessWithoutAnExecutorHasNone: its own name is empty then, and no executor is called so.

@@ -69,6 +69,13 @@ func (l *leases) look(lease *coordinationv1.Lease, now time.Time) (left time.Dur
 	return left, s.renewed || (age < duration && age > -duration)
 }
 
+// unchanged is for how long a Lease has been as the cache has it.
+func (l *leases) unchanged(lease *coordinationv1.Lease, now time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return now.Sub(l.note(lease, now).changed)
+}
+
 // forget drops a Lease that is gone: one of that name that appears is another one.
 func (l *leases) forget(name string) {
 	l.mu.Lock()

@@ -135,6 +135,28 @@ var _ = Describe("A Turn whose reply was in the journal when its process died", 
 	}, SpecTimeout(patience))
 })
 
+var _ = Describe("A Turn whose journal makes no sense", func() {
+	It("ends, says so, and holds nobody up", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		o := s.options()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("damaged"))
+		t := s.turn(ctx, "damaged")
+		bound(t, o.ExecutorName, 1)
+		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+		store, err := sqlite.Open(ctx, filepath.Join(o.DataDir, "journal.db"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(store.Append(ctx, string(t.UID), journal.Entry{Seq: 1, Epoch: 1, Kind: journal.Prepared, Version: 1, Payload: []byte(`"torn`)})).To(Succeed())
+		Expect(store.Close()).To(Succeed())
+
+		start(o)
+		t = s.reaches(ctx, "damaged", v1alpha1.TurnReasonInterrupted)
+		Expect(message(t)).To(And(ContainSubstring(`entry 1 ("prepared")`), ContainSubstring("the journal is damaged")))
+		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopInterrupted))
+		Expect(s.fake.Stats().Requests).To(BeZero())
+	}, SpecTimeout(patience))
+})
+
 // record writes the journal of a Turn's first binding.
 func record(ctx context.Context, o manager.Options, t *v1alpha1.Turn, records ...journal.Record) {
 	GinkgoHelper()

@@ -238,7 +238,7 @@ func TestOpenOfWhatCannotBeRead(t *testing.T) {
 	}{
 		"Newer":    {"its payload may mean something else", journal.Entry{Version: journal.PayloadVersion + 1}, nil, journal.ErrNewer, "run that version"},
 		"Missing":  {"the payload is gone", journal.Entry{Artifact: good.SHA256}, nil, journal.ErrNoArtifact, "no such artifact"},
-		"Damaged":  {"the payload is not what was written", journal.Entry{Artifact: good.SHA256, Artifacts: []journal.Artifact{damaged}}, nil, nil, good.SHA256},
+		"Damaged":  {"the payload is not what was written", journal.Entry{Artifact: good.SHA256, Artifacts: []journal.Artifact{damaged}}, nil, journal.ErrDamaged, good.SHA256},
 		"Replayed": {"the run cannot make sense of it", journal.Entry{}, wrong, wrong, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -253,6 +253,9 @@ func TestOpenOfWhatCannotBeRead(t *testing.T) {
 			_, collectErr := journal.Collect(t.Context(), j, "uid")
 			if tc.apply != nil {
 				collectErr = err // which knows no Apply
+			}
+			if damaged := errors.Is(err, journal.ErrDamaged); damaged == errors.Is(err, journal.ErrNewer) {
+				t.Errorf("Open: %v; damaged is %t, want what reading again does not help against: %s", err, damaged, tc.reason)
 			}
 			for what, err := range map[string]error{"Open": err, "Collect": collectErr} {
 				if err == nil || tc.want != nil && !errors.Is(err, tc.want) {
