@@ -42,7 +42,7 @@ type SessionBudget struct {
 	MaxTokens *int64 `json:"maxTokens,omitempty"`
 
 	// maxCost is what its Turns may cost, a decimal above 0 in the currency of the models' prices. A Turn gets what is left
-	// of it, whatever its own limits say.
+	// of it, whatever its own limits say. What a model without a price is asked does not count.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$") && self.matches(r"[1-9]")`,message="maxCost must be a decimal above 0 with at most 12 digits before and 10 after the point, such as 0.50"
@@ -81,6 +81,12 @@ type SessionStatus struct {
 	// several currencies.
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
+
+	// knownCost is what is known of the cost, as a decimal such as 0.0123: less than all where a model had no price. Costs in
+	// several currencies are added as they are. It is what budget.maxCost is held against.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	KnownCost string `json:"knownCost,omitempty"`
 
 	// contextTokens is how many tokens the last request of the last Turn that was answered had with its reply: about what the
 	// next one begins with.

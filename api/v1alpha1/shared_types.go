@@ -63,8 +63,9 @@ type Limits struct {
 	MaxToolCalls *int32 `json:"maxToolCalls,omitempty"`
 
 	// maxTokens is how many tokens all requests of the Turn may take, input and output together, from 1 to 1000000000; no
-	// bound where neither Turn nor Agent gives one. A request that would probably go beyond it is not sent: the Turn ends
-	// with reason BudgetExceeded and what there is.
+	// bound where neither Turn nor Agent gives one. A request that would probably go beyond it is not sent, and no tool is
+	// called once it is used up: the Turn ends with reason BudgetExceeded and what there is. Requests that a restart cut off
+	// count by estimate.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000000

@@ -284,8 +284,8 @@ type StepCounts struct {
 	// +kubebuilder:validation:Minimum=0
 	ToolCalls int32 `json:"toolCalls,omitempty"`
 
-	// unknownOutcomes is the number of calls of which nobody knows whether they were made: the run was cut off between its
-	// intent and its result, and the tool may not be called twice. The model was told so.
+	// unknownOutcomes is the number of calls of which nobody knows whether they were done, of tools that may not be called
+	// twice: the run was cut off between intent and result, or the tool gave none in time. The model was told so.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UnknownOutcomes int32 `json:"unknownOutcomes,omitempty"`

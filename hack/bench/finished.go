@@ -216,14 +216,14 @@ type expense struct {
 	requests float64 // to the API server
 }
 
-// whenSilent waits until the manager has sent no requests for a while, but for a Lease now and then: some work follows a
+// whenSilent waits until the manager has sent no requests for a while, but for a Lease and a look at the API server now and then: some work follows a
 // Turn's end, or its deletion, by seconds.
 func (s *side) whenSilent(ctx context.Context) (expense, error) {
 	now := expense{}
 	silent := 0
 	err := wait.PollUntilContextTimeout(ctx, s.settle, settleTimeout, true, func(ctx context.Context) (bool, error) {
 		m, err := scrape(ctx, s.team[0].metricsURL)
-		if silent++; m.requests > now.requests+1 {
+		if silent++; m.requests > now.requests+2 {
 			silent = 0
 		}
 		now.requests = m.requests

@@ -88,9 +88,10 @@ func compares(ran *cobra.Command, args []string) bool {
 func Command(env Environment) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "capstan",
-		Short: "Render and run the Turns of LLM agents",
-		Long: `capstan drives Capstan's engine without a cluster. It reads the manifests that a cluster would get, checks them as a
-cluster would, and makes the same prompts, answers and records of them.
+		Short: "Render and run the Turns of LLM agents, and read their journals",
+		Long: `capstan drives Capstan's engine without a cluster: it reads the manifests that a cluster would get, checks them as a
+cluster would, and makes the same prompts, answers and records of them. With and without a cluster it reads the journals
+of Turns: logs for people, export for programs.
 
 ` + exitCodesHelp + `
 
@@ -99,7 +100,10 @@ With --diff, render has codes of its own: see its help.`,
   capstan render -f examples/quickstart
 
   # ask it
-  capstan run -f examples/quickstart`,
+  capstan run -f examples/quickstart
+
+  # follow a Turn in the cluster
+  capstan logs -n helpdesk open-loops -f`,
 		Version: env.Version, SilenceErrors: true, SilenceUsage: true,
 	}
 	if plugin, ok := strings.CutPrefix(env.Program, "kubectl-"); ok {

@@ -17,9 +17,10 @@ import (
 const exportHelp = `export turn prints the journal of a Turn as JSON lines, one entry a line: seq, epoch, kind, version, time, payload.
 
 By default what was said is left out: messages, replies, arguments and results of tools, parameters, memories, reasons of
-failures. What stays is a fixed list: the course of the Turn, with names of objects, tools and models, numbers, times,
-hashes. In the place of all else stands {"redacted": true, "bytes": N, "sha256": "..."}, and in a cluster it never leaves the
-manager. --with-content leaves nothing out.
+failures. What stays is a fixed list: the course of the Turn, with names of objects, tools and models, numbers and times. In
+the place of all else stands {"redacted": true, "bytes": N, "hmacSHA256": "..."}, and in a cluster it never leaves the
+manager. The hash has a random key that is forgotten: it is the same for what is the same in this export, and tells nothing
+else. --with-content leaves nothing out.
 
 --artifact prints the content of an artifact instead, such as the whole output of a tool, by the SHA-256 that the journal or
 the Turn's status has.

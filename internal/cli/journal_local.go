@@ -131,6 +131,9 @@ func firstOf(ctx context.Context, s *sqlite.Store, uid string) (t localTurn, ok 
 		if err != nil {
 			return t, false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
 		}
+		if e.Kind == journal.PreparationInput && journal.Fill(ctx, s, uid, &e) != nil { // it may be large, and kept as an artifact
+			return t, false, ctx.Err() // one that is damaged must not hide the others
+		}
 		t = localTurn{uid: uid, began: e.Time}
 		t.namespace, t.name, ok = transcript.Title(e)
 		break
@@ -197,13 +200,14 @@ func (l *local) entries(ctx context.Context, q readapi.Query) iter.Seq2[journal.
 	return func(yield func(journal.Entry, error) bool) {
 		poll := time.NewTicker(localPoll)
 		defer poll.Stop()
+		redactor := transcript.NewRedactor()
 		for after := q.After; ; {
 			for e, err := range l.store.Read(ctx, l.uid, after) {
 				if err == nil {
 					err = journal.Fill(ctx, l.store, l.uid, &e)
 				}
 				if err == nil && q.Redact {
-					e.Payload, err = transcript.Redact(e)
+					e, err = redactor.Redact(e)
 				}
 				if !yield(e, err) || err != nil || (q.Follow && e.Kind == journal.Finalized) {
 					return

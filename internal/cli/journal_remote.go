@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,8 @@ type remote struct {
 	namespace, name string
 	// connect finds a server that has the journal. Where it is changes when the Turn moves.
 	connect func(ctx context.Context) (*connection, error)
+	// uid is that of the Turn whose journal has been begun, empty before and where no server says it.
+	uid string
 }
 
 func (*remote) close() error { return nil }
@@ -43,10 +46,13 @@ func (r *remote) entries(ctx context.Context, q readapi.Query) iter.Seq2[journal
 		wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
 		begun, reached := false, r.env.Now()
 		for {
+			after, since := q.After, r.env.Now()
 			progress, stopped, err := r.once(ctx, &q, yield)
 			begun = begun || progress
 			if progress {
 				reached = r.env.Now()
+			}
+			if progress && (q.After > after || reached.Sub(since) > wait.MaxInterval) { // not of a server that breaks off at once
 				wait.Reset()
 			}
 			switch {
@@ -66,24 +72,39 @@ func (r *remote) entries(ctx context.Context, q readapi.Query) iter.Seq2[journal
 	}
 }
 
-// once reads by one connection until that ends. progress is whether the server was reached, stopped whether the consumer has
-// had enough.
+// once reads by one connection until that ends. progress is whether the server has begun to answer, be it that the Turn has said
+// nothing since; stopped whether the consumer has had enough.
 func (r *remote) once(ctx context.Context, q *readapi.Query, yield func(journal.Entry, error) bool) (progress, stopped bool, err error) {
 	c, err := r.connect(ctx)
 	if err != nil {
 		return false, false, err
 	}
 	defer c.close()
-	for e, err := range c.Journal(ctx, *q) {
+	asked := *q
+	asked.Opened = func(uid string) error {
+		progress = true
+		return r.pin(uid)
+	}
+	for e, err := range c.Journal(ctx, asked) {
 		if err != nil {
 			return progress, false, err
 		}
-		progress, q.After = true, e.Seq
+		q.After = e.Seq
 		if !yield(e, nil) {
 			return progress, true, nil
 		}
 	}
-	return true, false, nil
+	return progress, false, nil
+}
+
+// pin notes whose journal it is, and fails if it was that of another Turn before.
+func (r *remote) pin(uid string) error {
+	if r.uid != "" && uid != "" && uid != r.uid {
+		return fmt.Errorf("the Turn was made anew while its journal was read: what was read is of the one with UID %s, which is gone, "+
+			"and there is one with UID %s now; read that from its beginning", r.uid, uid)
+	}
+	r.uid = cmp.Or(r.uid, uid)
+	return nil
 }
 
 // errNowhere is the error of a connection that could not be made just now.

@@ -94,7 +94,7 @@ func (l *logs) run(ctx context.Context, turn string) error {
 	}
 	n, err := l.read(ctx, turn, readapi.Query{Follow: l.follow}, show)
 	if err == nil && n == 0 {
-		l.env.tell("note: the journal of Turn %s has no entry yet", screen.Line(turn, longestID))
+		l.env.tell("note: the journal of Turn %s has no entry: it has not run, or its journal is in another store; its status says more", screen.Line(turn, longestID))
 	}
 	return err
 }

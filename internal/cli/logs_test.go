@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
@@ -239,6 +240,32 @@ func TestTurnsOfAFolderAreCompleted(t *testing.T) {
 	got := capstan(t, "__complete", "logs", "--data-dir", filepath.Join(data, "x"), "").mustEnd(t, cli.ExitOK)
 	if strings.Contains(got.out, "first") {
 		t.Errorf("want no names where there are none, have %q", got.out)
+	}
+}
+
+func TestATurnOfAnOlderVersionIsFound(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	s, err := sqlite.Open(t.Context(), filepath.Join(data, "capstan-run.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := journal.NewArtifact([]byte(`{"input":{"Turn":{"Namespace":"default","Name":"large"}}}`))
+	for uid, first := range map[string]journal.Entry{
+		"a": {Payload: json.RawMessage(`{"input":{"Turn":{"Namespace":"default","Name":"small"}}}`)},
+		"b": {Artifact: large.SHA256, Artifacts: []journal.Artifact{large}},
+	} {
+		first.Seq, first.Epoch, first.Kind, first.Version = 1, 1, journal.PreparationInput, 1
+		end := journal.Entry{Seq: 2, Epoch: 1, Kind: journal.Finalized, Version: 1, Payload: json.RawMessage(`{"stop":"Completed","message":"done"}`)}
+		if err := s.Append(t.Context(), uid, first, end); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"small", "large"} {
+		mustSay(t, capstan(t, "logs", name, "--data-dir", data).mustEnd(t, cli.ExitOK).out, "Completed: done\n")
 	}
 }
 

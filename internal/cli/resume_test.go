@@ -140,6 +140,38 @@ func TestAnInterruptedTurnGoesOnFromItsJournal(t *testing.T) {
 	mustSay(t, capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, cli.ExitOK).err, "The Turn went on from its journal.")
 }
 
+// TestATurnThatRunsIsNotRunTwice: neither does the second one buy anything, nor does it take the Turn from the first.
+func TestATurnThatRunsIsNotRunTwice(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, "rules: [{times: 1, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
+	dir, data := complete().written(t, url), t.TempDir()
+	args := []string{"run", "-f", dir, "--data-dir", data}
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	first := make(chan output, 1)
+	go func() { first <- call{}.run(ctx, args...) }()
+	patience, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	if err := model.Wait(patience, func(s server.Stats) bool { return s.InFlight == 1 }); err != nil {
+		t.Fatal(err)
+	}
+	second := capstan(t, args...).mustEnd(t, cli.ExitFailed)
+	mustSay(t, second.err, "Turn default/first: another capstan runs it with the same --data-dir: wait for that one, or use another folder")
+	if s := model.Stats(); s.Requests != 1 || s.InFlight != 1 {
+		t.Errorf("want the request of the first run and no other, have %+v", s)
+	}
+	interrupt()
+	got := <-first
+	got.mustEnd(t, cli.ExitInterrupted)
+	if got := capstan(t, args...).mustEnd(t, cli.ExitOK); got.out != "Back.\n" {
+		t.Errorf("want the Turn given back by the first run, have %q", got.out)
+	}
+	left, err := filepath.Glob(filepath.Join(data, "*.lock"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("want no lock left behind, have %v (%v)", left, err)
+	}
+}
+
 func TestAnInterruptedTurnWithoutAJournalIsCancelled(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {

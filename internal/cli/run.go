@@ -145,6 +145,9 @@ func (r *runner) execute(ctx context.Context, p *project, t *v1alpha1.Turn, chai
 		return nil, fail(ExitFailed, err)
 	}
 	defer func() { err = errors.Join(err, store.close()) }()
+	if err := store.take(r.dataDir, string(t.UID)); err != nil {
+		return nil, fail(ExitFailed, fmt.Errorf("%s: %w", p.title(), err))
+	}
 	before, err := store.past(steady, string(t.UID))
 	if err != nil {
 		return nil, fail(ExitFailed, err)
@@ -199,7 +202,7 @@ func (r *runner) stopped(p *project, t *v1alpha1.Turn, err error, interrupted bo
 		}
 		return fail(ExitInterrupted, errors.New(message))
 	case errors.Is(err, journal.ErrFenced), errors.Is(err, journal.ErrSequence):
-		return fail(ExitFailed, fmt.Errorf("%s: another capstan runs it with the same --data-dir: wait for that one, or use another folder", p.title()))
+		return fail(ExitFailed, fmt.Errorf("%s: %w", p.title(), errHeld))
 	}
 	return fail(ExitFailed, fmt.Errorf("%s (journal key %s) has not ended: %w", p.title(), t.UID, err))
 }

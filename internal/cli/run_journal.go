@@ -30,6 +30,8 @@ type store struct {
 	*sqlite.Store
 	// temporary is the folder to remove at the end, empty for none.
 	temporary string
+	// release gives the Turn back; nil if it is not held.
+	release func() error
 }
 
 // openStore opens the journal of --data-dir, or a temporary one. Both are readable by their owner only.
@@ -54,6 +56,9 @@ func (r *runner) openStore(ctx context.Context) (*store, error) {
 
 func (s *store) close() error {
 	err := s.Close()
+	if s.release != nil {
+		err = errors.Join(err, s.release())
+	}
 	if s.temporary != "" {
 		err = errors.Join(err, os.RemoveAll(s.temporary))
 	}
@@ -67,6 +72,14 @@ func (s *store) close() error {
 type past struct {
 	// first and last are the first entry and the last one.
 	first, last journal.Entry
+}
+
+// take takes the Turn for this run, as long as the store is open. A temporary journal is nobody else's.
+func (s *store) take(dataDir, uid string) (err error) {
+	if s.temporary == "" {
+		s.release, err = hold(dataDir, uid)
+	}
+	return err
 }
 
 // past reads how far the Turn has got.

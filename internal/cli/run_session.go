@@ -53,6 +53,6 @@ func (r *runner) converse(ctx context.Context, p *project, t *v1alpha1.Turn, s *
 	}
 	t.Status.StopReason = v1alpha1.StopSessionClosed
 	translate.End(t, metav1.ConditionFalse, v1alpha1.TurnReasonSessionClosed,
-		fmt.Sprintf("the budget of Session %q is used up: %s", p.session.Name, used), now)
+		fmt.Sprintf("the budget of Session %q is used up: %s; raise it, and create a new Turn", p.session.Name, used), now)
 	return true, nil
 }

@@ -20,7 +20,9 @@ import (
 // one whose Lease has run out, so that they are bound anew.
 type ExecutorReconciler struct {
 	Client client.Client
-	Now    func() time.Time
+	// Live reads from the API server.
+	Live client.Reader
+	Now  func() time.Time
 	// Namespace of the Leases.
 	Namespace string
 	// Self is the executor of this process, empty if it has none. It is alive as long as this code runs, whatever its Lease
@@ -58,7 +60,7 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	}
 	left, trusted := r.leases.look(&lease, r.Now())
 	if left <= 0 {
-		return r.bury(ctx, name, &lease)
+		return r.lapsed(ctx, name, &lease)
 	}
 	if trusted {
 		if err := r.found(ctx, name, capacityOf(&lease)); err != nil {
@@ -71,6 +73,34 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 // leaseKept is how long the Lease of an executor that is gone is kept, for people who look for it. Pods have a new name each,
 // so that their Leases would pile up.
 const leaseKept = time.Hour
+
+// liveTimeout bounds the look at a Lease that seems to have run out.
+const liveTimeout = 5 * time.Second
+
+// lapsed judges an executor whose Lease seems to have run out. That may be the fault of the watch, or of the API server, and
+// then a living executor must keep its Turns: so the API server is asked, and where it gives no answer nobody is judged.
+func (r *ExecutorReconciler) lapsed(ctx context.Context, name string, lease *coordinationv1.Lease) (ctrl.Result, error) {
+	if r.leases.isLost(lease, r.Now()) {
+		return r.bury(ctx, name, lease)
+	}
+	bounded, cancel := context.WithTimeout(ctx, liveTimeout)
+	defer cancel()
+	var now coordinationv1.Lease
+	switch err := r.Live.Get(bounded, client.ObjectKeyFromObject(lease), &now); {
+	case apierrors.IsNotFound(err):
+		r.leases.lose(lease, r.Now()) // and forgotten when the cache shows it, which would else take it for a new one
+		return ctrl.Result{}, r.lost(ctx, name)
+	case err != nil:
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to look at a lease that seems to have run out; its executor keeps its turns for now", "executor", name)
+		r.leases.blind(r.Now())
+		return ctrl.Result{RequeueAfter: liveTimeout}, nil
+	}
+	if left, _ := r.leases.look(&now, r.Now()); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil // it was renewed, and the cache will show it
+	}
+	r.leases.lose(&now, r.Now())
+	return r.bury(ctx, name, &now)
+}
 
 // bury brings back the Turns of an executor that is gone, and deletes its Lease when nobody has renewed it for long.
 func (r *ExecutorReconciler) bury(ctx context.Context, name string, lease *coordinationv1.Lease) (ctrl.Result, error) {
@@ -107,7 +137,7 @@ func (r *ExecutorReconciler) lost(ctx context.Context, name string) error {
 
 // found brings back who waits for an executor. A renewal is no news; one that appears, or takes more Turns than before, is.
 func (r *ExecutorReconciler) found(ctx context.Context, name string, capacity int) error {
-	if now, known := r.known[name]; known && now == capacity {
+	if now, known := r.known[name]; known && now == capacity && !r.Turns.places.areStranded() {
 		return nil
 	}
 	if r.known == nil {
@@ -197,6 +227,5 @@ func (r *ExecutorReconciler) lives(ctx context.Context, name string) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	left, _ := r.leases.look(&l, r.Now())
-	return left > 0, nil
+	return !r.leases.isLost(&l, r.Now()), nil
 }

@@ -7,6 +7,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
 // leases judges who holds a Lease by the time at which this process saw it change, and not by the times within it: the
@@ -24,8 +25,12 @@ type leases struct {
 type sighting struct {
 	uid  types.UID
 	spec coordinationv1.LeaseSpec
+	// version is the newest resource version of the Lease that was seen.
+	version string
 	// changed is when this process saw the Lease as it is for the first time, with the reading of its monotonic clock.
 	changed time.Time
+	// lost is the verdict on its holder, which only a look at the API server gives: the cache may be cut off.
+	lost bool
 	// renewed is whether the Lease has changed before the eyes of this process, so that somebody is known to be there.
 	renewed bool
 }
@@ -60,13 +65,43 @@ func (l *leases) look(lease *coordinationv1.Lease, now time.Time) (left time.Dur
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.note(lease, now)
-	duration := held(lease)
+	duration := held(&s.spec)
 	left = duration - now.Sub(s.changed)
 	if duration <= 0 || left <= 0 {
 		return 0, false
 	}
-	age := now.Sub(lease.Spec.RenewTime.Time)
+	age := now.Sub(s.spec.RenewTime.Time)
 	return left, s.renewed || (age < duration && age > -duration)
+}
+
+// isLost reports whether the holder of a Lease counts as gone: it has released it, or the verdict was given.
+func (l *leases) isLost(lease *coordinationv1.Lease, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.note(lease, now)
+	return held(&s.spec) <= 0 || s.lost
+}
+
+// lose gives the verdict on the holder of a Lease. A change of the Lease takes it back.
+func (l *leases) lose(lease *coordinationv1.Lease, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.note(lease, now)
+	s.lost = true
+	l.seen[lease.Name] = s
+}
+
+// blind notes that the API server gave no answer: nobody could renew a Lease, or be seen to. All that were not lost before
+// get their time anew.
+func (l *leases) blind(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name, s := range l.seen {
+		if !s.lost {
+			s.changed = now
+			l.seen[name] = s
+		}
+	}
 }
 
 // unchanged is for how long a Lease has been as the cache has it.
@@ -83,23 +118,32 @@ func (l *leases) forget(name string) {
 	delete(l.seen, name)
 }
 
-// note returns what is known of a Lease after this look at it.
+// note returns what is known of a Lease after this look at it. A look at the cache may come after one at the API server and
+// show what was before: that is no change of the Lease, and what is known stays.
 func (l *leases) note(lease *coordinationv1.Lease, now time.Time) sighting {
 	last, known := l.seen[lease.Name]
+	if known {
+		if order, err := resourceversion.CompareResourceVersion(lease.ResourceVersion, last.version); err == nil && order < 0 {
+			return last
+		}
+	}
 	if known && last.uid == lease.UID && equality.Semantic.DeepEqual(last.spec, lease.Spec) {
+		last.version = lease.ResourceVersion
+		l.seen[lease.Name] = last
 		return last
 	}
 	if l.seen == nil {
 		l.seen = map[string]sighting{}
 	}
-	s := sighting{uid: lease.UID, spec: *lease.Spec.DeepCopy(), changed: now, renewed: known || l.watching}
+	s := sighting{
+		uid: lease.UID, spec: *lease.Spec.DeepCopy(), version: lease.ResourceVersion, changed: now, renewed: known || l.watching,
+	}
 	l.seen[lease.Name] = s
 	return s
 }
 
 // held is for how long a Lease is held after each renewal; 0 if it was released, or never held.
-func held(l *coordinationv1.Lease) time.Duration {
-	s := l.Spec
+func held(s *coordinationv1.LeaseSpec) time.Duration {
 	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
 		return 0
 	}

@@ -7,6 +7,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // holder is an executor whose clock is off by skew.
@@ -119,6 +120,42 @@ func TestLeases(t *testing.T) {
 				if alive := left > 0; alive != look.alive || trusted != look.takes {
 					t.Errorf("%s: after %d s alive is %t and may get Turns is %t, want %t and %t", tc.reason, look.at, alive, trusted, look.alive, look.takes)
 				}
+			}
+		})
+	}
+}
+
+// TestLeasesThatAreSeenLate: a cache that is behind, or cut off for ever, shows a Lease as it was before a look at the API
+// server, again and again.
+func TestLeasesThatAreSeenLate(t *testing.T) {
+	version := func(uid types.UID, version string, change func(*coordinationv1.LeaseSpec)) *coordinationv1.Lease {
+		h := newHolder(0, now)
+		h.lease.UID, h.lease.ResourceVersion = uid, version
+		change(&h.lease.Spec)
+		return h.lease
+	}
+	as := func(*coordinationv1.LeaseSpec) {}
+	renewed := func(s *coordinationv1.LeaseSpec) { s.RenewTime = new(metav1.NewMicroTime(now.Add(time.Hour))) }
+	released := func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = new("") }
+	for name, tc := range map[string]struct {
+		reason       string
+		live, cached *coordinationv1.Lease
+		left         time.Duration
+	}{
+		"renewed":    {"the renewal before the last is none", version("a", "10", renewed), version("a", "9", as), 5 * time.Second},
+		"annotated":  {"nor is one before a change that is not the holder's", version("a", "10", as), version("a", "9", renewed), 0},
+		"released":   {"what is known counts, and not what was", version("a", "10", released), version("a", "9", as), 0},
+		"made anew":  {"the Lease that another has replaced does not come back", version("b", "10", renewed), version("a", "9", as), 5 * time.Second},
+		"newer":      {"a cache that has caught up counts", version("a", "10", as), version("a", "11", renewed), 15 * time.Second},
+		"unknowable": {"a version that cannot be compared may be a renewal", version("a", "10", as), version("a", "x", renewed), 15 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l leases
+			l.look(version("a", "9", as), now.Add(-time.Minute))
+			l.look(tc.live, now)
+			l.look(tc.live, now) // which is no renewal either
+			if left, _ := l.look(tc.cached, now.Add(10*time.Second)); left != tc.left {
+				t.Errorf("%s: %s are left, want %s", tc.reason, left, tc.left)
 			}
 		})
 	}

@@ -37,6 +37,8 @@ type places struct {
 	passing map[types.NamespacedName]bool
 	// looking are Turns that do not wait for a place, and want to know of an executor that appears.
 	looking map[types.NamespacedName]bool
+	// stranded is set when a Turn was told that there is no executor, until all are woken.
+	stranded bool
 	// wake brings a Turn back to its reconciler.
 	wake func(types.NamespacedName)
 }
@@ -127,6 +129,7 @@ func (p *places) claim(r request, executors []ExecutorInfo) string {
 	p.forget(r.turn)
 	delete(p.taken, r.turn)
 	if len(executors) == 0 {
+		p.stranded = true
 		return ""
 	}
 	delete(p.looking, r.turn)
@@ -167,6 +170,7 @@ func (p *places) take(r request, executors []ExecutorInfo) (executor, why string
 	name, free := p.freest(executors)
 	switch {
 	case len(executors) == 0:
+		p.stranded = true
 		return "", "no executor is running"
 	case free == 0:
 		return "", allExecutorsFull
@@ -187,6 +191,7 @@ func (p *places) take(r request, executors []ExecutorInfo) (executor, why string
 func (p *places) wakeAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.stranded = false
 	for turn := range p.looking {
 		p.wake(turn)
 	}
@@ -306,4 +311,19 @@ func (p *places) wakeNext() {
 	if found {
 		p.wake(best.turn)
 	}
+}
+
+// areStranded reports whether somebody was told that there is no executor.
+func (p *places) areStranded() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stranded
+}
+
+// holds reports whether a Turn has a place.
+func (p *places) holds(turn types.NamespacedName) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, ok := p.taken[turn]
+	return ok
 }

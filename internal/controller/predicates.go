@@ -15,7 +15,7 @@ func turnNews() predicate.Predicate {
 		if !ok || !isTurn {
 			return false
 		}
-		return before.Generation != after.Generation ||
+		return before.UID != after.UID || before.Generation != after.Generation ||
 			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 			before.IsFinished() != after.IsFinished() ||
 			(before.BoundTo() != "" && after.BoundTo() == "")

@@ -13,6 +13,7 @@ func TestTurnNews(t *testing.T) {
 	newer := func(t *v1alpha1.Turn) { t.Generation++ }
 	deleted := func(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} }
 	labelled := func(t *v1alpha1.Turn) { t.Labels = map[string]string{"a": "b"} }
+	another := func(t *v1alpha1.Turn) { t.UID = "another" }
 	queued := waitsAs(v1alpha1.TurnReasonQueued, 0)
 	for name, tc := range map[string]struct {
 		before, after *v1alpha1.Turn
@@ -20,6 +21,7 @@ func TestTurnNews(t *testing.T) {
 	}{
 		"a change of the spec":          {turnWith(), turnWith(newer), true},
 		"a deletion":                    {turnWith(), turnWith(deleted), true},
+		"a Turn that was made anew":     {turnWith(), turnWith(another), true},
 		"the end":                       {turnWith(boundTo("e")), turnWith(boundTo("e"), func(t *v1alpha1.Turn) { t.Status.Conditions = nil }, finished(0)), true},
 		"a Turn that is handed back":    {turnWith(boundTo("e")), turnWith(boundTo("")), true},
 		"a binding":                     {turnWith(), turnWith(boundTo("e")), false},

@@ -56,7 +56,7 @@ func newBench(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *
 		}).Build()}
 	clock := func() time.Time { return now }
 	b.turns = &TurnReconciler{Client: b.client, Reader: b.client, Live: b.client, Events: events.NewFakeRecorder(10), Now: clock}
-	b.executors = &ExecutorReconciler{Client: b.client, Now: clock, Namespace: "capstan-system", Self: "self", Turns: b.turns}
+	b.executors = &ExecutorReconciler{Client: b.client, Live: b.client, Now: clock, Namespace: "capstan-system", Self: "self", Turns: b.turns}
 	b.turns.Executors = b.executors
 	b.turns.places = newPlaces(func(turn client.ObjectKey) { b.woken = append(b.woken, turn.Name) })
 	queue := turnQueue(&recordingQueue{bench: b})

@@ -182,12 +182,15 @@ func TestTurnsOfASessionAreBroughtBack(t *testing.T) {
 
 func TestQueueOfSessionNews(t *testing.T) {
 	suspended, cancelled := desires(v1alpha1.DesiredStateSuspended), desires(v1alpha1.DesiredStateCancelled)
+	another := func(t *v1alpha1.Turn) { t.UID = "another" }
 	for name, tc := range map[string]struct {
 		before, after *v1alpha1.Turn
 		want          bool
 	}{
 		"the end":                           {mate("a", 0, boundTo("e")), mate("a", 0, finished(0)), true},
 		"a deletion":                        {mate("a", 0), mate("a", 0, deleted), true},
+		"one that was made anew":            {mate("a", 0, ordered(100)), mate("a", 0, ordered(100), another), true},
+		"and names no session now":          {mate("a", 0), turnWith(another), true},
 		"a suspension":                      {mate("a", 0), mate("a", 0, suspended), true},
 		"its end":                           {mate("a", 0, suspended), mate("a", 0), true},
 		"a cancellation":                    {mate("a", 0), mate("a", 0, cancelled), true},

@@ -49,7 +49,7 @@ func leavesSession() predicate.Predicate {
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*v1alpha1.Turn)
 			after, isTurn := e.ObjectNew.(*v1alpha1.Turn)
-			return ok && isTurn && !before.IsFinished() && after.IsFinished()
+			return ok && isTurn && (before.UID != after.UID || !before.IsFinished() && after.IsFinished())
 		},
 	}
 }
@@ -62,7 +62,13 @@ func queueOfSessionNews() predicate.Predicate {
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*v1alpha1.Turn)
 			after, isTurn := e.ObjectNew.(*v1alpha1.Turn)
-			if !ok || !isTurn || after.Spec.SessionRef == nil {
+			if !ok || !isTurn {
+				return false
+			}
+			if before.UID != after.UID {
+				return true
+			}
+			if after.Spec.SessionRef == nil {
 				return false
 			}
 			return holdsSession(before) != holdsSession(after) || before.Spec.DesiredState != after.Spec.DesiredState ||

@@ -218,6 +218,23 @@ func TestSessionNews(t *testing.T) {
 	}
 }
 
+func TestTurnsThatLeaveASession(t *testing.T) {
+	for name, tc := range map[string]struct {
+		after *v1alpha1.Turn
+		want  bool
+	}{
+		"its end":                   {mate("a", 0, finished(0)), true},
+		"a Turn that was made anew": {mate("a", 0, func(t *v1alpha1.Turn) { t.UID = "another" }), true},
+		"a binding":                 {mate("a", 0, boundTo("e")), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := leavesSession().Update(event.UpdateEvent{ObjectOld: mate("a", 0), ObjectNew: tc.after}); got != tc.want {
+				t.Errorf("let through: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
 // TestNoTurnEntersASessionWhileItIsDeleted: between the look for Turns that name it and the deletion none may come.
 func TestNoTurnEntersASessionWhileItIsDeleted(t *testing.T) {
 	b := newBench(t, interceptor.Funcs{}, turnWith(inSession), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now), sessionWith(keptFor(60)))

@@ -119,7 +119,7 @@ func whenSessionClosed(v view) (decision, bool) {
 	}
 	return decision{
 		action: end, reason: v1alpha1.TurnReasonSessionClosed,
-		message: fmt.Sprintf("the budget of Session %q is used up: %s", v.session.Name, used),
+		message: fmt.Sprintf("the budget of Session %q is used up: %s; raise it, and create a new Turn", v.session.Name, used),
 	}, true
 }
 
@@ -136,7 +136,7 @@ func (r *TurnReconciler) enter(ctx context.Context, v view, d decision) (decisio
 	}
 	for i := range v.mates {
 		// Where API servers stamp creations by clocks that differ, a Turn may be older than one that was bound before it came.
-		if m := &v.mates[i]; m.UID != v.turn.UID && r.wrote.missing(m) {
+		if m := &v.mates[i]; m.UID != v.turn.UID && (r.wrote.missing(m) || m.BoundTo() == "" && r.places.holds(client.ObjectKeyFromObject(m))) {
 			return decision{action: nothing, after: staleInterval}, nil
 		}
 	}

@@ -183,13 +183,13 @@ func TestPoliciesOfEntry(t *testing.T) {
 		"open": {reason: "a Turn enters while there is budget", turn: turnWith(inSession), session: sessionWith(took(2))},
 		"closed": {
 			reason: "a Turn that comes when the budget is used up ends, with the figures", turn: turnWith(inSession), session: sessionWith(took(3)),
-			closed: `the budget of Session "talk" is used up: 3 of 3 turns (spec.budget.maxTurns)`,
+			closed: `the budget of Session "talk" is used up: 3 of 3 turns (spec.budget.maxTurns); raise it, and create a new Turn`,
 		},
 		"bound before": {reason: "a Turn that was bound is part of what the budget was for", turn: turnWith(inSession, ran), session: sessionWith(took(3))},
 		"being deleted": {
 			reason: "a Turn waits for a session that goes, whatever its budget", turn: turnWith(inSession),
 			session: sessionWith(took(3), func(s *v1alpha1.Session) { s.DeletionTimestamp = &metav1.Time{Time: now} }),
-			closed:  `the budget of Session "talk" is used up: 3 of 3 turns (spec.budget.maxTurns)`,
+			closed:  `the budget of Session "talk" is used up: 3 of 3 turns (spec.budget.maxTurns); raise it, and create a new Turn`,
 			deleted: `Session "talk" is being deleted; a new one is made when it is gone`,
 		},
 	} {

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,7 +19,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -48,6 +48,8 @@ type TurnReconciler struct {
 	// entering is held while Turns are told what their Session says, and locked while a Session is deleted that none names.
 	entering sync.RWMutex
 	wrote    ownWrites
+	// sessions are held, by a hash of their names, from the look at the Turns of a Session until one of them is bound.
+	sessions [64]sync.Mutex
 	seed     struct {
 		sync.Mutex
 		done bool
@@ -58,6 +60,9 @@ type TurnReconciler struct {
 
 type turnQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
+// sessionSeed spreads Sessions over their locks.
+var sessionSeed = maphash.MakeSeed()
+
 // bindingsAtOnce is how many Turns are looked at side by side: each binding waits for one write.
 const bindingsAtOnce = 8
 
@@ -66,6 +71,8 @@ const bindingsAtOnce = 8
 // Session, and when a place becomes free for it.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.places = newPlaces(func(turn types.NamespacedName) { r.enqueue(reconcile.Request{NamespacedName: turn}) })
+	options := retries()
+	options.MaxConcurrentReconciles = bindingsAtOnce
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Turn{}, builder.WithPredicates(turnNews())).
 		Watches(&v1alpha1.Agent{}, handler.EnqueueRequestsFromMapFunc(r.waitersOf), builder.WithPredicates(agentNews())).
@@ -75,7 +82,7 @@ func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 			r.queue.Store(&q)
 			return nil
 		})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: bindingsAtOnce})
+		WithOptions(options)
 	if r.Recheck == 0 {
 		b = b.Watches(&corev1.ConfigMap{}, users(r.Client, &v1alpha1.TurnList{}, indexTurnConfigMap), builder.OnlyMetadata, builder.WithPredicates(appears()))
 	}
@@ -129,6 +136,11 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	}
 	if r.wrote.missing(&t) {
 		return ctrl.Result{RequeueAfter: staleInterval}, nil
+	}
+	if ref := t.Spec.SessionRef; ref != nil {
+		lock := &r.sessions[maphash.String(sessionSeed, t.Namespace+"/"+ref.Name)%uint64(len(r.sessions))]
+		lock.Lock()
+		defer lock.Unlock()
 	}
 	v, d, err := r.judge(ctx, &t)
 	if err != nil {

@@ -3,7 +3,10 @@ package executor
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -61,6 +64,33 @@ func TestAClaimedTurnThatGoesBeforeItIsSeenIsNotRun(t *testing.T) {
 	if len(store.entries(t)) > 0 || len(e.runs) > 0 || len(e.done) > 0 {
 		t.Errorf("%d entries, %d runs and %d notes, want none of a Turn that is gone", len(store.entries(t)), len(e.runs), len(e.done))
 	}
+}
+
+// TestATurnThatCannotBeClaimedKeepsNoOtherWaiting: without a Lease an executor gets no Turns at all.
+func TestATurnThatCannotBeClaimedKeepsNoOtherWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var taken atomic.Bool
+		e, _ := newExecutor(t, interceptor.Funcs{
+			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+				if !taken.Load() {
+					return broken
+				}
+				return c.SubResource(sub).Update(ctx, o, opts...)
+			},
+		}, turnWith())
+		w := newWatch(t.Context(), e)
+		w.OnAdd(stored(t, e), true)
+		start := time.Now()
+		e.awaitAdoptions(t.Context(), &w.adoptions)
+		if waited := time.Since(start); waited != LeaseDuration {
+			t.Errorf("the start took %s, want %s", waited, LeaseDuration)
+		}
+		taken.Store(true)
+		e.awaitAdoptions(t.Context(), &w.adoptions)
+		if got := stored(t, e); got.Epoch() != 2 || time.Since(start) >= 2*LeaseDuration {
+			t.Errorf("the Turn has epoch %d after %s, want it claimed as soon as that is possible", got.Epoch(), time.Since(start))
+		}
+	})
 }
 
 func TestAdoptEndsWithTheProcess(t *testing.T) {

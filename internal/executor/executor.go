@@ -122,7 +122,7 @@ func (e *Executor) Start(ctx context.Context) error {
 	return err
 }
 
-// begin follows all Turns until unwatch is called. It returns when those of an earlier process are claimed.
+// begin follows all Turns until unwatch is called. It returns when those of an earlier process are claimed, or a while later.
 func (e *Executor) begin(ctx, work context.Context) (unwatch func() error, err error) {
 	informer, err := e.Cache.GetInformer(ctx, &v1alpha1.Turn{})
 	if err != nil {
@@ -136,12 +136,31 @@ func (e *Executor) begin(ctx, work context.Context) (unwatch func() error, err e
 	unwatch = func() error { return informer.RemoveEventHandler(registration) }
 	synced := cache.WaitForCacheSync(ctx.Done(), registration.HasSynced)
 	if synced {
-		adoptions.Wait()
+		e.awaitAdoptions(ctx, &adoptions)
 	}
 	if !synced || ctx.Err() != nil {
 		return nil, errors.Join(ctx.Err(), unwatch())
 	}
 	return unwatch, nil
+}
+
+// awaitAdoptions waits for the Turns of an earlier process to be claimed, so that the controller learns of this executor when
+// it has them. Those that take longer than a Lease lasts go on beside: one Turn that cannot be written must not keep all
+// others from an executor.
+func (e *Executor) awaitAdoptions(ctx context.Context, adoptions *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() {
+		adoptions.Wait()
+		close(done)
+	}()
+	timer := time.NewTimer(LeaseDuration)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	case <-timer.C:
+		e.Log.Info("Some turns of an earlier process are not claimed yet; starting without them", "executor", e.Name)
+	}
 }
 
 // handler follows the Turns of the watch. Those that were there before it get what adopt does.
@@ -156,8 +175,12 @@ func (e *Executor) handler(work context.Context, adopt func(*v1alpha1.Turn)) cac
 				e.observe(work, t)
 			}
 		},
-		UpdateFunc: func(_, obj any) {
+		UpdateFunc: func(old, obj any) {
 			if t, ok := obj.(*v1alpha1.Turn); ok {
+				// A list after a gap in the watch shows one that was deleted and made anew as a change.
+				if before, ok := old.(*v1alpha1.Turn); ok && before.UID != t.UID {
+					e.gone(before)
+				}
 				e.observe(work, t)
 			}
 		},

@@ -109,6 +109,36 @@ func TestObserveStartsRuns(t *testing.T) {
 	}
 }
 
+// TestATurnThatWasMadeAnewIsAnotherOne: a list after a gap in the watch shows it as a change of the one that is gone.
+func TestATurnThatWasMadeAnewIsAnotherOne(t *testing.T) {
+	second := turnWith(func(t *v1alpha1.Turn) { t.UID = "uid-two" })
+	for name, tc := range map[string]struct {
+		reason string
+		after  *v1alpha1.Turn
+		cause  error
+	}{
+		"made anew": {"the run of a Turn that is gone ends, and the other gets its own", second, errSuperseded},
+		"changed":   {"the run of a Turn that has changed goes on", turnWith(), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), tc.after)...)
+			before := turnWith()
+			ctx, abandon := context.WithCancelCause(t.Context())
+			defer abandon(nil)
+			first := &run{executor: e, turn: before, epoch: 1, abandon: abandon, cancelled: make(chan struct{}), interrupt: make(chan struct{})}
+			e.runs["uid-one"] = first
+			newWatch(t.Context(), e).OnUpdate(before, stored(t, e))
+			e.all.Wait()
+			if cause := context.Cause(ctx); !errors.Is(cause, tc.cause) || first.gone != (tc.cause != nil) {
+				t.Errorf("%s: its run was abandoned for %v, want %v", tc.reason, cause, tc.cause)
+			}
+			if ran := stored(t, e).StateReason() == v1alpha1.TurnReasonPrepared; ran != (tc.cause != nil) {
+				t.Errorf("%s: another run began: %t", tc.reason, ran)
+			}
+		})
+	}
+}
+
 func TestRunThatCannotBeginGivesTheTurnBackOnce(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith()) // without its agent
 	read := stored(t, e)

@@ -53,7 +53,7 @@ func (e *Executor) total(ctx context.Context, t *v1alpha1.Turn, place *turn.Plac
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		return struct{}{}, e.writeTotals(ctx, key, t.Name, place, end)
+		return struct{}{}, e.writeTotals(ctx, key, place, end)
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
 		if !apierrors.IsConflict(err) { // somebody else changed the Session: that is no news to anybody
 			e.Log.Error(err, "Failed to write the status of a session, trying again", "session", key, "in", wait)
@@ -65,12 +65,12 @@ func (e *Executor) total(ctx context.Context, t *v1alpha1.Turn, place *turn.Plac
 }
 
 // writeTotals writes the totals once. A Session that has gone, or was made anew meanwhile, has no use for them.
-func (e *Executor) writeTotals(ctx context.Context, key client.ObjectKey, turnName string, place *turn.Place, end time.Time) error {
+func (e *Executor) writeTotals(ctx context.Context, key client.ObjectKey, place *turn.Place, end time.Time) error {
 	var s v1alpha1.Session
 	if err := e.Reader.Get(ctx, key, &s); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if string(s.UID) != place.UID || !translate.SessionTotals(&s, place.Totals, turnName, end) {
+	if string(s.UID) != place.UID || !translate.SessionTotals(&s, place.Totals, place.Last, end) {
 		return nil
 	}
 	err := e.Client.Status().Update(ctx, &s)

@@ -81,6 +81,8 @@ func (j *Janitor) work(ctx context.Context) {
 	defer follow.Stop()
 	due := newTimer()
 	defer due.Stop()
+	measure := time.NewTicker(measureInterval)
+	defer measure.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -97,12 +99,17 @@ func (j *Janitor) work(ctx context.Context) {
 			if retired {
 				due.Reset(j.Retention)
 			}
+		case <-measure.C:
+			j.measure(ctx)
 		case <-due.C:
 			j.report("purge journals", j.purge(ctx))
 			j.measure(ctx)
 		}
 	}
 }
+
+// measureInterval is the time between two looks at the size of the store. They are cheap, and a disk fills within minutes.
+const measureInterval = time.Minute
 
 // newTimer returns a timer that does not run.
 func newTimer() *time.Timer {
@@ -145,7 +152,7 @@ func (j *Janitor) report(what string, err error) {
 // followUp asks the API server about what was hinted at, and retires the journals of what is gone. left says that some
 // hints are to be followed up later.
 func (j *Janitor) followUp(ctx context.Context) (retired, left bool) {
-	var gone []string
+	gone := map[types.UID]doubt{}
 	for uid, d := range j.doubts.due(j.Now()) {
 		isGone, err := j.isGone(ctx, uid, d)
 		if err != nil {
@@ -154,17 +161,32 @@ func (j *Janitor) followUp(ctx context.Context) (retired, left bool) {
 			continue
 		}
 		if isGone {
-			gone = append(gone, string(uid))
+			gone[uid] = d
 		}
 	}
 	if len(gone) > 0 {
-		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
-		defer cancel()
-		err := j.Store.Retire(bounded, j.Now(), gone...)
-		j.report("retire journals", err) // the next sweep makes up for it
-		retired = err == nil
+		retired = j.retire(ctx, gone)
 	}
 	return retired, j.doubts.any()
+}
+
+// retire retires the journals of objects that are gone. What fails is hinted at again: not every janitor sweeps.
+func (j *Janitor) retire(ctx context.Context, gone map[types.UID]doubt) bool {
+	uids := make([]string, 0, len(gone))
+	for uid := range gone {
+		uids = append(uids, string(uid))
+	}
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	err := j.Store.Retire(bounded, j.Now(), uids...)
+	if err == nil {
+		return true
+	}
+	j.report("retire journals", err)
+	for uid, d := range gone {
+		j.doubts.hint(uid, d.object, j.Now())
+	}
+	return false
 }
 
 // purge deletes the journals whose time is over, in batches, so that appends get their turn.
@@ -218,20 +240,35 @@ func (j *Janitor) watch(ctx context.Context) (unwatch func() error, err error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("failed to watch %T: %w", o, err), unwatch())
 		}
-		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(o any) {
-			if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-				o = last.Obj
-			}
-			if gone, ok := o.(client.Object); ok {
-				j.left(gone)
-			}
-		}})
+		registration, err := informer.AddEventHandler(j.handler())
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("failed to watch %T: %w", o, err), unwatch())
 		}
 		undo = append(undo, func() error { return informer.RemoveEventHandler(registration) })
 	}
 	return unwatch, nil
+}
+
+// handler follows the objects of a watch.
+func (j *Janitor) handler() toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(old, o any) {
+			before, ok := old.(client.Object)
+			after, isObject := o.(client.Object)
+			// A list after a gap in the watch shows one that was deleted and made anew as a change.
+			if ok && isObject && before.GetUID() != after.GetUID() {
+				j.left(before)
+			}
+		},
+		DeleteFunc: func(o any) {
+			if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			if gone, ok := o.(client.Object); ok {
+				j.left(gone)
+			}
+		},
+	}
 }
 
 // left is told of an object that has left the cache: a Session that is gone, or a Turn that is gone or has finished.

@@ -27,7 +27,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var errAway = errors.New("the API server is away")
+var (
+	errAway = errors.New("the API server is away")
+	errFull = errors.New("the disk is full")
+)
 
 // room is a janitor at work, with its store and its API server.
 type room struct {
@@ -45,6 +48,17 @@ type keeper struct {
 	journaltest.Memory
 	listing func()
 	batches int
+	// retireErrors are what the next calls of Retire return.
+	retireErrors []error
+}
+
+func (k *keeper) Retire(ctx context.Context, at time.Time, uids ...string) error {
+	if len(k.retireErrors) > 0 {
+		err := k.retireErrors[0]
+		k.retireErrors = k.retireErrors[1:]
+		return err
+	}
+	return k.Memory.Retire(ctx, at, uids...)
 }
 
 func (k *keeper) UIDs(ctx context.Context, after string, most int) ([]string, error) {
@@ -134,6 +148,13 @@ func turnOf(name string) *v1alpha1.Turn {
 	return &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, UID: types.UID("uid-" + name)}}
 }
 
+// anew is another Turn of a name.
+func anew(name string) *v1alpha1.Turn {
+	t := turnOf(name)
+	t.UID = "uid-new"
+	return t
+}
+
 func sessionOf(name string) *v1alpha1.Session {
 	return &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, UID: types.UID("uid-" + name)}}
 }
@@ -177,8 +198,18 @@ func TestHints(t *testing.T) {
 		},
 		"MadeAnew": {
 			reason: "a new Turn of the old name is another one", gets: 1,
-			objects: []client.Object{&v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "a", UID: "uid-new"}}},
+			objects: []client.Object{anew("a")},
 			hint:    func(r *room) { r.Deleted(turnOf("a")) },
+		},
+		"MadeAnewUnseen": {
+			reason: "a watch that was cut off shows it as a change", gets: 1,
+			objects: []client.Object{anew("a")},
+			hint:    func(r *room) { r.handler().OnUpdate(turnOf("a"), anew("a")) },
+		},
+		"Changed": {
+			reason: "a Turn that changes is there, and costs no question", kept: true,
+			objects: []client.Object{turnOf("a")},
+			hint:    func(r *room) { r.handler().OnUpdate(turnOf("a"), turnOf("a")) },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -240,6 +271,28 @@ func TestAHintOutlivesAnAPIServerThatIsAway(t *testing.T) {
 		synctest.Wait()
 		if len(r.kept(t, "uid-a")) > 0 {
 			t.Error("the hint must be followed up when the API server is back")
+		}
+	})
+}
+
+// TestAHintOutlivesAStoreThatIsAway: a janitor that does not sweep never learns of the deletion again.
+func TestAHintOutlivesAStoreThatIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, 0)
+		r.store.retireErrors = []error{errFull, errFull}
+		r.works(t)
+		r.keep(t, "uid-a", "uid-b")
+		r.Deleted(turnOf("a"))
+		r.Deleted(turnOf("b"))
+		time.Sleep(2*settleTime + settleTime/2)
+		synctest.Wait()
+		if left := r.kept(t, "uid-a", "uid-b"); len(left) != 2 || len(r.store.retireErrors) != 0 {
+			t.Fatalf("%v are left and %d failures, want both and none: the store has failed twice", left, len(r.store.retireErrors))
+		}
+		time.Sleep(settleTime)
+		synctest.Wait()
+		if left := r.kept(t, "uid-a", "uid-b"); len(left) > 0 || r.doubts.any() {
+			t.Errorf("%v are left, want none: the hints must be followed up when the store is back", left)
 		}
 	})
 }

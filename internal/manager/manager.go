@@ -82,12 +82,22 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	// queue status writes.
 	p.config = rest.CopyConfig(cfg)
 	p.config.QPS = -1
+	if p.clientset, err = kubernetes.NewForConfig(p.config); err != nil {
+		return fmt.Errorf("failed to make a client: %w", err)
+	}
+	if err := awaitAPIServer(ctx, p.clientset, o.Namespace, log); err != nil {
+		if ctx.Err() != nil {
+			return nil // a start that was cut short by the stop has not failed
+		}
+		return err
+	}
 	if p.manager, err = newManager(o, p.config, log); err != nil {
 		return err
 	}
-	health := &storeHealth{check: p.store.Check, log: log}
-	if err := errors.Join(p.manager.AddReadyzCheck("store", health.ready), p.manager.Add(health)); err != nil {
-		return err
+	for name, h := range map[string]*health{"store": storeHealth(p.store, log), "apiserver": apiHealth(p.clientset, o.Namespace, log)} {
+		if err := errors.Join(p.manager.AddReadyzCheck(name, h.ready), p.manager.Add(h)); err != nil {
+			return err
+		}
 	}
 	p.providers = providers.NewCache(secretReader(p.manager.GetAPIReader()), time.Now)
 	defer p.providers.Close()
@@ -172,9 +182,6 @@ func (everywhere) NeedLeaderElection() bool { return false }
 
 // add adds what the roles of this process need.
 func (p *parts) add(ctx context.Context) (err error) {
-	if p.clientset, err = kubernetes.NewForConfig(p.config); err != nil {
-		return fmt.Errorf("failed to make a client: %w", err)
-	}
 	if err := checkNamespace(ctx, p.clientset, p.options.Namespace); err != nil {
 		return err
 	}

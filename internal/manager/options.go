@@ -92,7 +92,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.ShutdownGraceSeconds, "shutdown-grace-seconds", 25, "how long model requests in flight may go on when the process is asked to stop, in seconds; what is left then is handed back. Keep it below the pod's termination grace period")
 	f.StringVar(&o.SkillsFile, "skills-file", "", "path of a YAML file with skills that are available to every Agent: a list of key, name, description and content; read once, at the start")
 	f.IntVar(&o.ProbeIntervalSeconds, "probe-interval-seconds", 60, "time between two probes of a model provider, in seconds; a probe costs no tokens")
-	f.DurationVar(&o.JournalRetention, "journal-retention", 24*time.Hour, "how long the journal of a Turn or a Session is kept after its object was deleted, such as 24h or 30m; 0 forgets it at once")
+	f.DurationVar(&o.JournalRetention, "journal-retention", 24*time.Hour, "how long the journal of a Turn or a Session is kept after its object was deleted, such as 24h or 30m (no unit is longer than an hour); 0 forgets it at once")
 }
 
 // FromEnvironment sets the flags that were not given from their environment variables: --data-dir from CAPSTAN_DATA_DIR.
@@ -141,10 +141,13 @@ func (o *Options) Validate() error {
 	check(o.JournalRetention >= 0 && o.JournalRetention <= maxRetention, "--journal-retention %s must be from 0 to %s", o.JournalRetention, maxRetention)
 	at, err := o.location()
 	check(err == nil, "%w", err)
+	known := true
 	for _, role := range o.Roles {
-		check(role == RoleController || role == RoleExecutor, "--roles: %q must be %s or %s", role, RoleController, RoleExecutor)
+		ok := role == RoleController || role == RoleExecutor
+		known = known && ok
+		check(ok, "--roles: %q must be %s or %s, in lower case, with nothing but a comma between them", role, RoleController, RoleExecutor)
 	}
-	check(err != nil || at.shared() || o.has(RoleController) && o.has(RoleExecutor),
+	check(err != nil || !known || at.shared() || o.has(RoleController) && o.has(RoleExecutor),
 		"--roles %s needs a store that processes can share: name a PostgreSQL with --store postgres://..., or give this process both roles",
 		strings.Join(o.Roles, ","))
 	return errors.Join(errs...)

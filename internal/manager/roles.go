@@ -56,7 +56,7 @@ func (p *parts) addController(ctx context.Context) error {
 	turns := &controller.TurnReconciler{
 		Client: p.status, Events: mgr.GetEventRecorder("capstan"), Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
 	}
-	turns.Executors = &controller.ExecutorReconciler{Client: mgr.GetClient(), Now: p.now, Namespace: o.Namespace, Turns: turns}
+	turns.Executors = &controller.ExecutorReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: p.now, Namespace: o.Namespace, Turns: turns}
 	if o.has(RoleExecutor) {
 		turns.Executors.Self = o.ExecutorName
 	}

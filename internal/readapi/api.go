@@ -4,7 +4,8 @@
 //	GET /v1/namespaces/{namespace}/turns/{name}/artifacts/{sha256}
 //
 // The journal comes as JSON lines, one entry a line. Who asks is whom the API server takes the bearer token for, and gets
-// what the API server grants: get on turns/log of the group capstan.dev.
+// what the API server grants: get on turns/log of the group capstan.dev. The header X-Capstan-Turn-Uid of a journal is the UID
+// of its Turn.
 package readapi
 
 import (
@@ -28,6 +29,9 @@ const (
 	// PortAnnotation is the port of the executor's pod that leads to the server, where it is to be forwarded.
 	PortAnnotation = "capstan.dev/read-port"
 )
+
+// turnUIDHeader of a journal names the Turn whose it is, since another may have its name later.
+const turnUIDHeader = "X-Capstan-Turn-Uid"
 
 // line is an entry on the wire. A line with an error is the last one: what follows could not be read.
 type line struct {

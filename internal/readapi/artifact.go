@@ -6,25 +6,30 @@ import (
 	"regexp"
 	"strconv"
 
-	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
 var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // serveArtifact sends the content of an artifact of the Turn's journal.
-func (s *Server) serveArtifact(w http.ResponseWriter, r *http.Request, t *v1alpha1.Turn) *Error {
+func (s *Server) serveArtifact(w http.ResponseWriter, r *http.Request, v visit) *Error {
 	name := r.PathValue("sha256")
 	if !sha256Form.MatchString(name) {
 		return refuse(http.StatusBadRequest, "an artifact is named by its SHA-256, 64 hexadecimal digits in lower case")
 	}
-	select {
-	case s.large <- struct{}{}:
-		defer func() { <-s.large }()
-	case <-r.Context().Done():
-		panic(http.ErrAbortHandler)
+	redact, refused := flag(r, "redact")
+	if refused != nil {
+		return refused
 	}
-	a, err := s.o.Journal.Artifact(r.Context(), string(t.UID), name)
+	if redact {
+		return refuse(http.StatusBadRequest, "an artifact cannot be redacted: all of it was said; ask without redact, or for the journal")
+	}
+	release, refused := s.hold(r.Context(), v.user)
+	if refused != nil {
+		return refused
+	}
+	defer release()
+	a, err := s.o.Journal.Artifact(r.Context(), string(v.turn.UID), name)
 	if errors.Is(err, journal.ErrNoArtifact) {
 		return refuse(http.StatusNotFound, "the journal of the Turn has no artifact %s", name)
 	}
@@ -41,8 +46,23 @@ func (s *Server) serveArtifact(w http.ResponseWriter, r *http.Request, t *v1alph
 	h.Set("Content-Disposition", "attachment")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
-	if _, err := s.writer(w).Write(content); err != nil {
+	out := s.writer(w)
+	out.limit = s.o.Now().Add(largeTime(len(content)))
+	if _, err := out.Write(content); err != nil {
 		panic(http.ErrAbortHandler)
 	}
 	return nil
+}
+
+// flag reads a parameter that is true or false, false if it is not there.
+func flag(r *http.Request, name string) (bool, *Error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return false, nil
+	}
+	value, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, refuse(http.StatusBadRequest, "the parameter %s must be true or false", name)
+	}
+	return value, nil
 }

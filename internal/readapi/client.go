@@ -58,6 +58,9 @@ type Query struct {
 	Follow bool
 	// Redact leaves out what was said.
 	Redact bool
+	// Opened is called once the server has begun to answer, before the first entry, with the UID of the Turn; empty if it does
+	// not say. Its error ends the journal. It may be nil.
+	Opened func(turnUID string) error
 }
 
 // Journal returns the entries of a Turn's journal in order, with their payloads. It stops after an error: an *Error that the
@@ -66,15 +69,21 @@ func (c *Client) Journal(ctx context.Context, q Query) iter.Seq2[journal.Entry, 
 	return func(yield func(journal.Entry, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		body, err := c.get(ctx, q.Namespace, q.Name, "journal", url.Values{
+		response, err := c.get(ctx, q.Namespace, q.Name, "journal", url.Values{
 			"after": {strconv.FormatInt(q.After, 10)}, "follow": {strconv.FormatBool(q.Follow)}, "redact": {strconv.FormatBool(q.Redact)},
 		}, "application/jsonl")
 		if err != nil {
 			yield(journal.Entry{}, err)
 			return
 		}
-		defer body.Close() //nolint:errcheck // because nothing that matters is left
-		lines := json.NewDecoder(wakeful(body, cancel))
+		defer response.Body.Close() //nolint:errcheck // because nothing that matters is left
+		if q.Opened != nil {
+			if err := q.Opened(response.Header.Get(turnUIDHeader)); err != nil {
+				yield(journal.Entry{}, err)
+				return
+			}
+		}
+		lines := json.NewDecoder(wakeful(response.Body, cancel))
 		for {
 			var next struct {
 				line
@@ -100,10 +109,14 @@ func (c *Client) Journal(ctx context.Context, q Query) iter.Seq2[journal.Entry, 
 
 // Artifact returns the content of an artifact of a Turn's journal. It must be closed.
 func (c *Client) Artifact(ctx context.Context, namespace, name, sha256 string) (io.ReadCloser, error) {
-	return c.get(ctx, namespace, name, "artifacts/"+url.PathEscape(sha256), nil, "application/octet-stream")
+	response, err := c.get(ctx, namespace, name, "artifacts/"+url.PathEscape(sha256), nil, "application/octet-stream")
+	if err != nil {
+		return nil, err
+	}
+	return response.Body, nil
 }
 
-func (c *Client) get(ctx context.Context, namespace, name, what string, q url.Values, wanted string) (io.ReadCloser, error) {
+func (c *Client) get(ctx context.Context, namespace, name, what string, q url.Values, wanted string) (*http.Response, error) {
 	u := c.base.JoinPath("v1", "namespaces", url.PathEscape(namespace), "turns", url.PathEscape(name), what)
 	u.RawQuery = q.Encode()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
@@ -116,7 +129,7 @@ func (c *Client) get(ctx context.Context, namespace, name, what string, q url.Va
 	}
 	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	if response.StatusCode == http.StatusOK && kind == wanted {
-		return response.Body, nil
+		return response, nil
 	}
 	return nil, c.refusal(response)
 }

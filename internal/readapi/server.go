@@ -22,10 +22,17 @@ import (
 )
 
 const (
-	// mostStreams bounds the journals and artifacts that are read at once.
-	mostStreams = 64
-	// mostLarge bounds the artifacts in memory at once.
-	mostLarge = 4
+	// mostStreams bounds the journals and artifacts that are read at once, and userStreams those of one user.
+	mostStreams, userStreams = 64, 16
+	// mostLarge bounds the artifacts in memory at once, and userLarge those of one user.
+	mostLarge, userLarge = 4, 2
+	// largeWait is how long a request waits until an artifact may be in memory.
+	largeWait = 5 * time.Second
+	// largeGrace and slowest, in bytes a second, bound how long an artifact is in memory for a reader who is slow.
+	largeGrace = 10 * time.Second
+	slowest    = 64 << 10
+	// bodyTimeout bounds how long a body that nobody wants may take.
+	bodyTimeout = 5 * time.Second
 	// headerTimeout and maxHeaderBytes bound what a client may send.
 	headerTimeout  = 10 * time.Second
 	maxHeaderBytes = 64 << 10
@@ -68,7 +75,7 @@ type Server struct {
 	http     *http.Server
 	access   *access
 	// streams and large bound what goes on at once.
-	streams, large chan struct{}
+	streams, large *gate
 }
 
 // Listen returns a server that listens at its address already; Start serves. Who does not start it closes it.
@@ -79,7 +86,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	o.Poll, o.Beat = orElse(o.Poll, 500*time.Millisecond), orElse(o.Beat, 15*time.Second)
 	o.Recheck, o.WriteTimeout = orElse(o.Recheck, 15*time.Second), orElse(o.WriteTimeout, 30*time.Second)
 	s := &Server{
-		o: o, access: newAccess(o.Reviews, o.Now), streams: make(chan struct{}, mostStreams), large: make(chan struct{}, mostLarge),
+		o: o, access: newAccess(o.Reviews, o.Now), streams: newGate(mostStreams, userStreams), large: newGate(mostLarge, userLarge),
 	}
 	s.http = &http.Server{Handler: s.handler(), ReadHeaderTimeout: headerTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaderBytes}
 	if o.CertFile != "" {
@@ -158,37 +165,82 @@ func (s *Server) handler() http.Handler {
 		answer(w, refuse(http.StatusNotFound,
 			"there is GET /v1/namespaces/NAMESPACE/turns/NAME/journal and .../artifacts/SHA256, and nothing else"))
 	})
-	return mux
+	return s.bodiless(mux)
 }
 
-// granted calls what answers a request of somebody who may read the Turn, with that Turn as it is now. Whether there is one
-// is looked at last: only who may read it learns that.
-func (s *Server) granted(serve func(http.ResponseWriter, *http.Request, *v1alpha1.Turn) *Error) http.HandlerFunc {
+// bodiless refuses requests with a body, before it is known whose they are. The server would wait for the rest of the body
+// after the answer, which may never come.
+func (s *Server) bodiless(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		if err := control.SetWriteDeadline(time.Time{}); err != nil { // that of the request before on this connection
+			panic(http.ErrAbortHandler)
+		}
+		if r.ContentLength == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Connection", "close")
+		if err := control.SetReadDeadline(s.o.Now().Add(bodyTimeout)); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		answer(w, refuse(http.StatusBadRequest, "a request for a journal or an artifact has no body: send none"))
+	})
+}
+
+// visit is a request of somebody who may read the Turn, with that Turn as it was when they came.
+type visit struct {
+	user string
+	turn *v1alpha1.Turn
+}
+
+// granted calls what answers a request of somebody who may read the Turn. Whether there is one is looked at last: only who may
+// read it learns that.
+func (s *Server) granted(serve func(http.ResponseWriter, *http.Request, visit) *Error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		key := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
 		if len(validation.IsDNS1123Label(key.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(key.Name)) > 0 {
 			answer(w, refuse(http.StatusBadRequest, "the namespace and the name of the Turn must be names of Kubernetes"))
 			return
 		}
-		if refused := s.access.check(r.Context(), r, key); refused != nil {
+		user, refused := s.access.check(r.Context(), r, key)
+		if refused != nil {
 			answer(w, refused)
 			return
 		}
-		select {
-		case s.streams <- struct{}{}:
-			defer func() { <-s.streams }()
-		default:
-			answer(w, refuse(http.StatusServiceUnavailable, "too many journals are read at once: try again in a moment"))
+		leave, ok := s.streams.enter(r.Context(), user, 0)
+		if !ok {
+			answer(w, refuse(http.StatusServiceUnavailable,
+				"too many journals are read at once, %d in all or %d as %q: try again in a moment", mostStreams, userStreams, user))
 			return
 		}
+		defer leave()
 		turn, refused := s.turn(r.Context(), key)
 		if refused == nil {
-			refused = serve(w, r, turn)
+			refused = serve(w, r, visit{user, turn})
 		}
 		if refused != nil {
 			answer(w, refused)
 		}
 	}
+}
+
+// hold waits until an artifact may be in memory for a user. release must be called if it is not refused.
+func (s *Server) hold(ctx context.Context, user string) (release func(), refused *Error) {
+	leave, ok := s.large.enter(ctx, user, largeWait)
+	switch {
+	case ok:
+		return leave, nil
+	case ctx.Err() != nil:
+		panic(http.ErrAbortHandler)
+	}
+	return nil, refuse(http.StatusServiceUnavailable,
+		"too many artifacts are read at once, %d in all or %d as %q: try again in a moment", mostLarge, userLarge, user)
+}
+
+// largeTime is how long an artifact may be in memory for a reader.
+func largeTime(bytes int) time.Duration {
+	return largeGrace + time.Duration(bytes)*time.Second/slowest
 }
 
 // turn gets a Turn from the API server.

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
@@ -22,28 +21,36 @@ type stream struct {
 	out     *writer
 	key     types.NamespacedName
 	uid     string
+	user    string
 	// after is the last entry that was sent.
-	after          int64
-	follow, redact bool
-	// over is true once nothing will be added to the journal: its last entry was sent, or its Turn has finished without one
-	// or is gone.
-	over bool
+	after  int64
+	follow bool
+	// redactor takes out what was said; nil where that is to be seen.
+	redactor *transcript.Redactor
+	// recheck ticks when it must be asked again whether all this may go on.
+	recheck *time.Ticker
+	// last is true once the last entry was sent, and over once nothing will be added to the journal even so: its Turn has
+	// finished without one or is gone.
+	last, over bool
 }
 
-func (s *Server) serveJournal(w http.ResponseWriter, r *http.Request, t *v1alpha1.Turn) *Error {
+func (s *Server) serveJournal(w http.ResponseWriter, r *http.Request, v visit) *Error {
 	st := &stream{
-		server: s, request: r, key: client.ObjectKeyFromObject(t), uid: string(t.UID), over: t.IsFinished(),
+		server: s, request: r, key: client.ObjectKeyFromObject(v.turn), uid: string(v.turn.UID), user: v.user, over: v.turn.IsFinished(),
 		out: s.writer(w),
 	}
-	query := r.URL.Query()
-	for name, into := range map[string]*bool{"follow": &st.follow, "redact": &st.redact} {
-		value := query.Get(name)
-		var err error
-		if *into, err = strconv.ParseBool(value); value != "" && err != nil {
-			return refuse(http.StatusBadRequest, "the parameter %s must be true or false", name)
-		}
+	var refused *Error
+	if st.follow, refused = flag(r, "follow"); refused != nil {
+		return refused
 	}
-	if after := query.Get("after"); after != "" {
+	redact, refused := flag(r, "redact")
+	if refused != nil {
+		return refused
+	}
+	if redact {
+		st.redactor = transcript.NewRedactor()
+	}
+	if after := r.URL.Query().Get("after"); after != "" {
 		var err error
 		if st.after, err = strconv.ParseInt(after, 10, 64); err != nil || st.after < 0 {
 			return refuse(http.StatusBadRequest, "the parameter after must be the seq of an entry, or 0 for all entries")
@@ -53,17 +60,18 @@ func (s *Server) serveJournal(w http.ResponseWriter, r *http.Request, t *v1alpha
 	h.Set("Content-Type", "application/jsonl")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
+	h.Set(turnUIDHeader, st.uid)
 	return st.run(r.Context())
 }
 
 // run sends what there is, and what is added, until there is nothing more to come. A stream that must end before that is
 // broken off, so that the client knows; one that has not begun is refused.
 func (st *stream) run(ctx context.Context) *Error {
-	beat, recheck := time.NewTicker(st.server.o.Beat), time.NewTicker(st.server.o.Recheck)
+	beat, poll := time.NewTicker(st.server.o.Beat), time.NewTicker(st.server.o.Poll)
 	defer beat.Stop()
-	defer recheck.Stop()
-	poll := time.NewTicker(st.server.o.Poll)
 	defer poll.Stop()
+	st.recheck = time.NewTicker(st.server.o.Recheck)
+	defer st.recheck.Stop()
 	if failure := st.resume(ctx); failure != nil {
 		return failure
 	}
@@ -75,7 +83,7 @@ func (st *stream) run(ctx context.Context) *Error {
 			}
 			st.fail(ctx, failure)
 		}
-		if over || st.over || !st.follow {
+		if over || st.last || !st.follow {
 			return nil
 		}
 		if !st.out.begun { // who follows is to know that there is nothing yet
@@ -86,7 +94,7 @@ func (st *stream) run(ctx context.Context) *Error {
 			panic(http.ErrAbortHandler)
 		case <-beat.C:
 			st.must(st.out.Write([]byte("\n")))
-		case <-recheck.C:
+		case <-st.recheck.C:
 			if refused := st.look(ctx); refused != nil {
 				st.fail(ctx, refused)
 			}
@@ -115,7 +123,7 @@ func (st *stream) must(_ int, err error) {
 
 // look asks again whether the client may read the Turn, and how that is.
 func (st *stream) look(ctx context.Context) *Error {
-	if refused := st.server.access.check(ctx, st.request, st.key); refused != nil {
+	if _, refused := st.server.access.check(ctx, st.request, st.key); refused != nil {
 		return refused
 	}
 	t, refused := st.server.turn(ctx, st.key)
@@ -139,60 +147,81 @@ func (st *stream) resume(ctx context.Context) *Error {
 		if err != nil {
 			return failureOf(err)
 		}
-		st.over = st.over || (e.Seq == st.after && e.Kind == journal.Finalized)
+		st.last = e.Seq == st.after && e.Kind == journal.Finalized
 		break
 	}
 	return nil
 }
 
-// send sends the entries that were not sent yet.
+// send sends the entries that were not sent yet. A journal that is long is sent only while it may be read.
 func (st *stream) send(ctx context.Context) *Error {
 	for e, err := range st.server.o.Journal.Read(ctx, st.uid, st.after) {
 		if err != nil {
 			return failureOf(err)
 		}
+		select {
+		case <-st.recheck.C:
+			if refused := st.look(ctx); refused != nil {
+				return refused
+			}
+		default:
+		}
 		if failure := st.sendOne(ctx, e); failure != nil {
 			return failure
 		}
 		st.after = e.Seq
-		st.over = st.over || e.Kind == journal.Finalized
+		st.last = e.Kind == journal.Finalized
 	}
 	return nil
 }
 
-// sendOne sends an entry. Those that have an artifact are few at a time, since they may be large.
+// sendOne sends an entry. Those that have an artifact are few at a time, since they may be large, and are not sent slowly.
 func (st *stream) sendOne(ctx context.Context, e journal.Entry) *Error {
-	if e.Artifact != "" {
-		select {
-		case st.server.large <- struct{}{}:
-			defer func() { <-st.server.large }()
-		case <-ctx.Done():
-			panic(http.ErrAbortHandler)
+	large := e.Artifact != ""
+	if large {
+		release, refused := st.server.hold(ctx, st.user)
+		if refused != nil {
+			return refused
 		}
+		defer release()
 	}
+	data, failure := st.line(ctx, e)
+	if failure != nil {
+		return failure
+	}
+	if large {
+		st.out.limit = st.server.o.Now().Add(largeTime(len(data)))
+		defer func() { st.out.limit = time.Time{} }()
+	}
+	st.must(st.out.Write(data))
+	return nil
+}
+
+// line is an entry as it is sent.
+func (st *stream) line(ctx context.Context, e journal.Entry) ([]byte, *Error) {
 	if err := journal.Fill(ctx, st.server.o.Journal, st.uid, &e); err != nil {
-		return failureOf(err)
+		return nil, failureOf(err)
 	}
-	if st.redact {
+	if st.redactor != nil {
 		var err error
-		if e.Payload, err = transcript.Redact(e); err != nil {
-			return refuse(http.StatusInternalServerError, "%s", err)
+		if e, err = st.redactor.Redact(e); err != nil {
+			return nil, refuse(http.StatusInternalServerError, "%s", err)
 		}
 	}
 	data, err := Marshal(e)
 	if err != nil {
-		return refuse(http.StatusInternalServerError, "%s", err)
+		return nil, refuse(http.StatusInternalServerError, "%s", err)
 	}
-	st.must(st.out.Write(append(data, '\n')))
-	return nil
+	return append(data, '\n'), nil
 }
 
 // writer sends what is written at once, in pieces, each of which has a time in which the client must take it.
 type writer struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
-	// deadline returns when the next piece must be sent.
+	// deadline returns when the next piece must be sent, and limit is when all of them must be, zero for never.
 	deadline func() time.Time
+	limit    time.Time
 	// begun is whether anything was written.
 	begun bool
 }
@@ -213,7 +242,11 @@ func (w *writer) Write(data []byte) (int, error) {
 	w.begun = true
 	for len(data) > 0 {
 		piece := data[:min(len(data), pieceBytes)]
-		if err := w.control.SetWriteDeadline(w.deadline()); err != nil {
+		deadline := w.deadline()
+		if !w.limit.IsZero() && w.limit.Before(deadline) {
+			deadline = w.limit
+		}
+		if err := w.control.SetWriteDeadline(deadline); err != nil {
 			return sent, err
 		}
 		n, err := w.to.Write(piece) //nolint:gosec // because it is JSON or an octet stream by its type, and no browser may take it for anything else

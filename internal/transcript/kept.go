@@ -8,15 +8,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// What the scalars that stay look like. What does not is redacted, whatever its field is called: names of tools and of calls
-// are written by models.
+// What the scalars that stay look like. What does not is redacted, whatever its field is called.
 var (
 	// word of an enumeration, a kind, a section, a tag.
 	word = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
 	// name of an object or a model, also several with slashes between them.
 	name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,511}$`)
-	// said is the name of a tool or the id of a call as a model wrote it.
-	said = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}$`)
 	// digest in hexadecimal.
 	digest = regexp.MustCompile(`^[0-9a-f]{16,128}$`)
 	// amount of money.
@@ -37,7 +34,6 @@ func looksLike(form *regexp.Regexp) scalar {
 var (
 	aWord    = looksLike(word)
 	aName    = looksLike(name)
-	aCall    = looksLike(said)
 	aDigest  = looksLike(digest)
 	anAmount = looksLike(amount)
 	aTime    = looksLike(instant)
@@ -59,21 +55,22 @@ var (
 	}
 	cost     = fields{"amount": anAmount, "currency": aWord}
 	revision = fields{"name": aName, "id": aName, "version": aName, "generation": aNumber}
-	calls    = each{fields{"id": aCall, "name": aCall}}
-	message  = fields{"role": aWord, "name": aWord, "stableChars": aNumber, "toolCalls": calls, "toolCallID": aCall}
+	calls    = each{fields{"id": callID{}, "name": toolName{}}}
+	message  = fields{"role": aWord, "name": aWord, "stableChars": aNumber, "toolCalls": calls, "toolCallID": callID{}}
 	tools    = each{fields{
 		"name": aName, "endsTurn": aSwitch,
 		"parameters": each{fields{"name": aName, "type": aWord, "required": aSwitch}},
 	}}
 	report = fields{
 		"mode": aWord, "chars": aNumber, "stableChars": aNumber, "dynamicChars": aNumber, "sectionsAsked": each{aWord}, "sections": each{aWord},
-		"toolCount": aNumber, "promptHash": aDigest, "renderHash": aDigest, "contextHash": aDigest, "profile": revision,
+		"toolCount": aNumber, "renderHash": aDigest, "profile": revision,
 		"contributions": each{fields{"name": aName, "trusted": aSwitch, "chars": aNumber, "leftOut": aNumber}},
 		"variables":     each{aName}, "replacedBytes": aNumber,
 	}
 )
 
-// kept is what stays of the payload of each kind. Of a kind that is not here nothing does.
+// kept is what stays of the payload of each kind. Of a kind that is not here nothing does. Hashes of what was said are not
+// here, nor is what holds the id of a call: renderHash is one of the part of a prompt that all Turns of an agent share.
 var kept = map[journal.Kind]rule{
 	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName},
 	journal.PreparationInput: fields{"zone": aName, "input": fields{
@@ -83,12 +80,14 @@ var kept = map[journal.Kind]rule{
 		"Tools":   tools, "Provider": aName, "Model": aName, "Now": aTime,
 	}},
 	journal.PromptRendered: with(revision, fields{
-		"renderHash": aDigest, "promptHash": aDigest, "contextHash": aDigest, "variables": each{aName},
+		"renderHash": aDigest, "variables": each{aName},
 	}),
 	journal.Prepared: fields{
 		"provider": aName, "model": aName, "messages": each{message}, "tools": tools, "skills": each{fields{"key": aName}}, "report": report,
 	},
-	journal.ModelRequested: fields{"step": aNumber, "provider": aName, "model": aName, "attempt": aNumber, "id": aName},
+	journal.ModelRequested: fields{
+		"step": aNumber, "provider": aName, "model": aName, "attempt": aNumber, "id": aName, "estimatedTokens": aNumber, "estimatedCost": cost,
+	},
 	journal.ModelFailed: fields{
 		"step": aNumber, "provider": aName, "model": aName, "kind": aWord, "usage": usage, "cost": cost, "durationMilliseconds": aNumber,
 		"unsent": aSwitch,
@@ -98,10 +97,10 @@ var kept = map[journal.Kind]rule{
 		"reply": fields{"toolCalls": calls, "finishReason": aWord, "usage": usage},
 	},
 	journal.ToolIntended: fields{
-		"step": aNumber, "callID": aCall, "name": aCall, "effect": aWord, "idempotencyKey": aName, "attempt": aNumber,
+		"step": aNumber, "callID": callID{}, "name": toolName{}, "effect": aWord, "attempt": aNumber,
 	},
 	journal.ToolFinished: fields{
-		"step": aNumber, "callID": aCall, "name": aCall, "outcome": aWord, "class": aWord, "bytes": aNumber, "artifact": aDigest,
+		"step": aNumber, "callID": callID{}, "name": toolName{}, "outcome": aWord, "class": aWord, "bytes": aNumber,
 		"durationMilliseconds": aNumber,
 	},
 	journal.Finalized: fields{
@@ -111,11 +110,11 @@ var kept = map[journal.Kind]rule{
 		},
 		"record": fields{
 			"usage": usage, "cost": cost,
-			"decision": fields{"key": aName, "strategy": aWord, "promptRenderHash": aDigest, "contextHash": aDigest},
+			"decision": fields{"key": aName, "strategy": aWord, "promptRenderHash": aDigest},
 		},
 		"spent":    each{fields{"provider": aName, "model": aName, "usage": usage}},
 		"fallback": fields{"from": aName, "to": aName},
-		"answer":   fields{"name": aName, "sha256": aDigest, "bytes": aNumber},
+		"answer":   fields{"name": aName, "bytes": aNumber},
 	},
 	journal.SessionTurn: fields{
 		"turnUID": aName, "turnName": aName, "messages": each{message}, "usage": usage, "cost": cost, "contextTokens": aNumber,

@@ -1,6 +1,8 @@
 package transcript
 
 import (
+	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -15,19 +17,84 @@ type Redacted struct {
 	Redacted bool `json:"redacted"`
 	// Bytes of what stood here: of a text its UTF-8, of anything else its JSON.
 	Bytes int `json:"bytes"`
-	// SHA256 of these bytes, in hexadecimal: who knows what was said can tell that it was that.
-	SHA256 string `json:"sha256"`
+	// HMACSHA256 of these bytes, in hexadecimal, with a key that its Redactor alone has: what is equal within one export can
+	// be told, and nothing can be guessed from it.
+	HMACSHA256 string `json:"hmacSHA256"`
 }
 
-// Redact returns the payload of an entry without what was said. What stays is what a fixed list names: the course of the
-// Turn, that is names of objects, tools and models, numbers, times, hashes and words of enumerations, each as long as it
-// looks like one. All else, what a later version adds included, becomes a Redacted. The payload must be there.
-func Redact(e journal.Entry) (json.RawMessage, error) {
-	out, err := redact(kept[e.Kind], e.Payload)
+// Redactor takes out of the entries of one journal what was said, for one export. What stays is what a fixed list names: the
+// course of the Turn, that is names of objects, tools and models, numbers, times and words of enumerations, each as long as it
+// looks like one. All else, what a later version adds included, becomes a Redacted.
+//
+// What a model wrote does not stay, be it short: the name of a tool does if the engine has offered or called a tool of that
+// name, and the id of a call becomes its place, "call 1.2" for the second that step 1 asks for. Both are learned from the
+// entries: they are to be handed over in order, and where the first ones are left out, more is redacted. It is not safe for
+// concurrent use.
+type Redactor struct {
+	key []byte
+	// tools are the names that the engine vouches for.
+	tools map[string]bool
+	// step of the entry at hand, and the places of the calls that each step asks for.
+	step   int
+	places map[place]string
+}
+
+// place is where the id of a call means something: endpoints use an id again in another step.
+type place struct {
+	step int
+	id   string
+}
+
+// NewRedactor returns a Redactor with a key of its own.
+func NewRedactor() *Redactor {
+	key := make([]byte, sha256.Size)
+	_, _ = rand.Read(key) // it never fails
+	return &Redactor{key: key, tools: map[string]bool{}, places: map[place]string{}}
+}
+
+// Redact returns an entry without what was said, and without the artifact that its payload was read from, whose name is a
+// hash of it. The payload must be there.
+func (r *Redactor) Redact(e journal.Entry) (journal.Entry, error) {
+	r.learn(e)
+	payload, err := r.redact(kept[e.Kind], e.Payload)
 	if err != nil {
-		return nil, fmt.Errorf("failed to redact entry %d (%q): %w", e.Seq, e.Kind, err)
+		return journal.Entry{}, fmt.Errorf("failed to redact entry %d (%q): %w", e.Seq, e.Kind, err)
 	}
-	return out, nil
+	e.Payload, e.Artifact, e.Artifacts = payload, "", nil
+	return e, nil
+}
+
+// learn notes what an entry says of tools and calls. What cannot be read is not noted, and hence redacted.
+func (r *Redactor) learn(e journal.Entry) {
+	var said struct {
+		Step  int                     `json:"step"`
+		Name  string                  `json:"name"`
+		Tools []struct{ Name string } `json:"tools"`
+		Reply struct {
+			ToolCalls []struct{ ID string } `json:"toolCalls"`
+		} `json:"reply"`
+	}
+	r.step = 0
+	if json.Unmarshal(e.Payload, &said) != nil {
+		return
+	}
+	switch e.Kind { //nolint:exhaustive // because the others have neither
+	case journal.Prepared:
+		for _, t := range said.Tools {
+			r.tools[t.Name] = true
+		}
+	case journal.ModelReplied:
+		r.step = said.Step
+		for i, c := range said.Reply.ToolCalls {
+			if at := (place{said.Step, c.ID}); r.places[at] == "" {
+				r.places[at] = fmt.Sprintf("call %d.%d", said.Step, i+1)
+			}
+		}
+	case journal.ToolIntended:
+		r.step, r.tools[said.Name] = said.Step, true
+	case journal.ToolFinished:
+		r.step = said.Step
+	}
 }
 
 // rule says what of a value stays; nil says that nothing does.
@@ -42,40 +109,58 @@ type each struct{ of rule }
 // scalar is the rule for a value that stays as it is, if it looks as it should.
 type scalar func(json.RawMessage) bool
 
-func (fields) isRule() {}
-func (each) isRule()   {}
-func (scalar) isRule() {}
+// toolName is the rule for the name of a tool that a model may have made up.
+type toolName struct{}
 
-func redact(r rule, value json.RawMessage) (json.RawMessage, error) {
+// callID is the rule for the id of a call, which the model or its endpoint wrote.
+type callID struct{}
+
+func (fields) isRule()   {}
+func (each) isRule()     {}
+func (scalar) isRule()   {}
+func (toolName) isRule() {}
+func (callID) isRule()   {}
+
+func (r *Redactor) redact(by rule, value json.RawMessage) (json.RawMessage, error) {
 	if len(value) == 0 {
 		return nil, nil
 	}
 	if text := string(value); text == "null" || text == `""` { // nothing was said
 		return value, nil
 	}
-	switch r := r.(type) {
+	switch by := by.(type) {
 	case fields:
 		var object map[string]json.RawMessage
 		if json.Unmarshal(value, &object) == nil {
-			return within(object, func(name string) rule { return r[name] })
+			return r.within(object, by)
 		}
 	case each:
 		var list []json.RawMessage
 		if json.Unmarshal(value, &list) == nil {
-			return items(list, r.of)
+			return r.items(list, by.of)
 		}
 	case scalar:
-		if r(value) {
+		if by(value) {
 			return value, nil
 		}
+	case toolName:
+		var text string
+		if json.Unmarshal(value, &text) == nil && r.tools[text] && name.MatchString(text) {
+			return value, nil
+		}
+	case callID:
+		var id string
+		if json.Unmarshal(value, &id) == nil && r.places[place{r.step, id}] != "" {
+			return json.Marshal(r.places[place{r.step, id}])
+		}
 	}
-	return marker(value)
+	return r.marker(value)
 }
 
-func within(object map[string]json.RawMessage, ruleOf func(string) rule) (json.RawMessage, error) {
+func (r *Redactor) within(object map[string]json.RawMessage, by fields) (json.RawMessage, error) {
 	out := make(map[string]json.RawMessage, len(object))
 	for name, value := range object {
-		kept, err := redact(ruleOf(name), value)
+		kept, err := r.redact(by[name], value)
 		if err != nil {
 			return nil, err
 		}
@@ -87,10 +172,10 @@ func within(object map[string]json.RawMessage, ruleOf func(string) rule) (json.R
 	return json.Marshal(out)
 }
 
-func items(list []json.RawMessage, of rule) (json.RawMessage, error) {
+func (r *Redactor) items(list []json.RawMessage, of rule) (json.RawMessage, error) {
 	out := make([]json.RawMessage, 0, len(list))
 	for _, value := range list {
-		kept, err := redact(of, value)
+		kept, err := r.redact(of, value)
 		if err != nil {
 			return nil, err
 		}
@@ -100,12 +185,13 @@ func items(list []json.RawMessage, of rule) (json.RawMessage, error) {
 }
 
 // marker is what stands for a value.
-func marker(value json.RawMessage) (json.RawMessage, error) {
+func (r *Redactor) marker(value json.RawMessage) (json.RawMessage, error) {
 	said := []byte(value)
 	var text string
 	if json.Unmarshal(value, &text) == nil {
 		said = []byte(text)
 	}
-	sum := sha256.Sum256(said)
-	return json.Marshal(Redacted{Redacted: true, Bytes: len(said), SHA256: hex.EncodeToString(sum[:])})
+	mac := hmac.New(sha256.New, r.key)
+	mac.Write(said)
+	return json.Marshal(Redacted{Redacted: true, Bytes: len(said), HMACSHA256: hex.EncodeToString(mac.Sum(nil))})
 }

@@ -2,11 +2,10 @@ package transcript_test
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -123,10 +122,7 @@ func TestNoTextSurvivesRedaction(t *testing.T) {
 	for kind, payload := range payloads() {
 		for _, canary := range []string{"the canary sings", "canary, 4711", "sings\nthe canary", "<canary>", "kanari €"} {
 			e := filled(t, kind, payload, canary)
-			got, err := transcript.Redact(e)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := redacted(t, transcript.NewRedactor(), e)
 			if !json.Valid(got) {
 				t.Errorf("%s: want JSON, have %s", kind, got)
 			}
@@ -149,35 +145,28 @@ var survivors = []string{
 	"finalized record.decision.key", "finalized record.decision.strategy", "finalized spent.model", "finalized spent.provider", "finalized stop",
 	"model.failed cost.currency", "model.failed kind", "model.failed model", "model.failed provider",
 	"model.replied cost.currency", "model.replied model", "model.replied provider", "model.replied reply.finishReason",
-	"model.replied reply.toolCalls.id", "model.replied reply.toolCalls.name",
-	"model.requested id", "model.requested model", "model.requested provider",
+	"model.requested estimatedCost.currency", "model.requested id", "model.requested model", "model.requested provider",
 	"preparation.input input.Agent.Name", "preparation.input input.Agent.Thinking", "preparation.input input.Model",
 	"preparation.input input.Profile.ID", "preparation.input input.Profile.Mode", "preparation.input input.Profile.Name",
 	"preparation.input input.Profile.Sections", "preparation.input input.Profile.Version", "preparation.input input.Provider",
 	"preparation.input input.Tools.name", "preparation.input input.Tools.parameters.name", "preparation.input input.Tools.parameters.type",
 	"preparation.input input.Turn.Mode", "preparation.input input.Turn.Name", "preparation.input input.Turn.Namespace",
 	"preparation.input zone",
-	"prepared messages.name", "prepared messages.role", "prepared messages.toolCallID", "prepared messages.toolCalls.id",
-	"prepared messages.toolCalls.name", "prepared model", "prepared provider", "prepared report.contributions.name", "prepared report.mode",
+	"prepared messages.name", "prepared messages.role", "prepared messages.toolCalls.name", "prepared model", "prepared provider", "prepared report.contributions.name", "prepared report.mode",
 	"prepared report.profile.id", "prepared report.profile.name", "prepared report.profile.version", "prepared report.sections",
 	"prepared report.sectionsAsked", "prepared report.variables", "prepared skills.key", "prepared tools.name",
 	"prepared tools.parameters.name", "prepared tools.parameters.type",
 	"prompt.rendered id", "prompt.rendered name", "prompt.rendered variables", "prompt.rendered version",
 	"run.started executor", "run.started name", "run.started namespace",
-	"session.turn cost.currency", "session.turn messages.name", "session.turn messages.role", "session.turn messages.toolCallID",
-	"session.turn messages.toolCalls.id", "session.turn messages.toolCalls.name", "session.turn turnName", "session.turn turnUID",
-	"tool.finished callID", "tool.finished class", "tool.finished name", "tool.finished outcome",
-	"tool.intended callID", "tool.intended effect", "tool.intended idempotencyKey", "tool.intended name",
+	"session.turn cost.currency", "session.turn messages.name", "session.turn messages.role", "session.turn turnName", "session.turn turnUID",
+	"tool.finished class", "tool.finished outcome", "tool.intended effect", "tool.intended name",
 }
 
 func TestWhatLooksLikeANameSurvivesInListedFieldsOnly(t *testing.T) {
 	t.Parallel()
 	var got []string
 	for kind, payload := range payloads() {
-		out, err := transcript.Redact(filled(t, kind, payload, "canary"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := redacted(t, transcript.NewRedactor(), filled(t, kind, payload, "canary"))
 		var value any
 		if err := json.Unmarshal(out, &value); err != nil {
 			t.Fatal(err)
@@ -212,26 +201,131 @@ func walk(value any, path string, leaf func(string, any)) {
 	}
 }
 
-func TestNumbersAndHashesSurviveWhereTheyAreListed(t *testing.T) {
-	t.Parallel()
-	hash := strings.Repeat("0a", 32)
-	out, err := transcript.Redact(entry(t, journal.ToolFinished, map[string]any{
-		"step": 2, "callID": "call_1", "name": "get_ticket", "outcome": "Succeeded", "bytes": 120, "artifact": hash, "durationMilliseconds": 5,
-		"content": "Ticket 1042", "stack": "", "invented": map[string]any{"number": 4711},
-	}))
+// redacted is the payload of an entry without what was said.
+func redacted(t *testing.T, r *transcript.Redactor, e journal.Entry) json.RawMessage {
+	t.Helper()
+	got, err := r.Redact(e)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf(`{"artifact":%q,"bytes":120,"callID":"call_1","content":%s,"durationMilliseconds":5,"invented":%s,"name":"get_ticket",`+
-		`"outcome":"Succeeded","stack":"","step":2}`, hash, marker("Ticket 1042"), marker(`{"number":4711}`))
-	if diff := cmp.Diff(want, string(out)); diff != "" {
+	return got.Payload
+}
+
+// hashed is the hash of a marker, whose key no test knows.
+var hashed = regexp.MustCompile(`"hmacSHA256":"[0-9a-f]{64}"`)
+
+// legible replaces the hashes.
+func legible(payload json.RawMessage) string {
+	return hashed.ReplaceAllString(string(payload), `"hmacSHA256":"..."`)
+}
+
+func marker(said string) string {
+	return fmt.Sprintf(`{"redacted":true,"bytes":%d,"hmacSHA256":"..."}`, len(said))
+}
+
+func TestNumbersSurviveWhereTheyAreListedAndHashesOfContentDoNot(t *testing.T) {
+	t.Parallel()
+	hash := strings.Repeat("0a", 32)
+	out := redacted(t, transcript.NewRedactor(), entry(t, journal.ToolFinished, map[string]any{
+		"step": 2, "outcome": "Succeeded", "bytes": 120, "artifact": hash, "durationMilliseconds": 5,
+		"content": "Ticket 1042", "stack": "", "invented": map[string]any{"number": 4711},
+	}))
+	want := fmt.Sprintf(`{"artifact":%s,"bytes":120,"content":%s,"durationMilliseconds":5,"invented":%s,"outcome":"Succeeded","stack":"","step":2}`,
+		marker(hash), marker("Ticket 1042"), marker(`{"number":4711}`))
+	if diff := cmp.Diff(want, legible(out)); diff != "" {
 		t.Errorf("-want +have:\n%s", diff)
 	}
 }
 
-func marker(said string) string {
-	sum := sha256.Sum256([]byte(said))
-	return fmt.Sprintf(`{"redacted":true,"bytes":%d,"sha256":"%s"}`, len(said), hex.EncodeToString(sum[:]))
+// conversation are the entries of a Turn in which a model asks for a tool that there is, and for one that it has made up.
+func conversation() []journal.Entry {
+	entries := []journal.Entry{
+		{Kind: journal.ModelReplied, Payload: json.RawMessage(`{"step":1,"reply":{"toolCalls":[{"id":"c","name":"early"}]}}`)},
+		{Kind: journal.Prepared, Payload: json.RawMessage(`{"tools":[{"name":"get_ticket"}],"messages":[{"toolCalls":[{"id":"c","name":"Ann.Miller"}],"toolCallID":"c"}]}`)},
+		{Kind: journal.ModelReplied, Payload: json.RawMessage(`{"step":2,"reply":{"toolCalls":[{"id":"PIN_1234","name":"Ann.Miller"},{"id":"c","name":"get_ticket"}]}}`)},
+		{Kind: journal.ToolFinished, Payload: json.RawMessage(`{"step":2,"callID":"PIN_1234","name":"Ann.Miller","outcome":"Refused"}`)},
+		{Kind: journal.ToolIntended, Payload: json.RawMessage(`{"step":2,"callID":"c","name":"load_skill","idempotencyKey":"uid/2/c"}`)},
+		{Kind: journal.ToolFinished, Payload: json.RawMessage(`{"step":2,"callID":"c","name":"load_skill"}`)},
+		{Kind: journal.ToolFinished, Payload: json.RawMessage(`{"step":3,"callID":"c","name":"get_ticket"}`)},
+	}
+	for i := range entries {
+		entries[i].Seq = int64(i + 1)
+	}
+	return entries
+}
+
+func TestNamesAndIDsThatAModelWroteDoNotSurvive(t *testing.T) {
+	t.Parallel()
+	want := []string{
+		`{"reply":{"toolCalls":[{"id":"call 1.1","name":` + marker("early") + `}]},"step":1}`,
+		`{"messages":[{"toolCallID":` + marker("c") + `,"toolCalls":[{"id":` + marker("c") + `,"name":` + marker("Ann.Miller") + `}]}],"tools":[{"name":"get_ticket"}]}`,
+		`{"reply":{"toolCalls":[{"id":"call 2.1","name":` + marker("Ann.Miller") + `},{"id":"call 2.2","name":"get_ticket"}]},"step":2}`,
+		`{"callID":"call 2.1","name":` + marker("Ann.Miller") + `,"outcome":"Refused","step":2}`,
+		`{"callID":"call 2.2","idempotencyKey":` + marker("uid/2/c") + `,"name":"load_skill","step":2}`,
+		`{"callID":"call 2.2","name":"load_skill","step":2}`,
+		`{"callID":` + marker("c") + `,"name":"get_ticket","step":3}`,
+	}
+	r := transcript.NewRedactor()
+	var got []string
+	for _, e := range conversation() {
+		got = append(got, legible(redacted(t, r, e)))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want names of tools that the engine knows, and places of calls; -want +have:\n%s", diff)
+	}
+}
+
+func TestARedactorThatSawNoBeginningRedactsMore(t *testing.T) {
+	t.Parallel()
+	got := legible(redacted(t, transcript.NewRedactor(), conversation()[5]))
+	if want := `{"callID":` + marker("c") + `,"name":` + marker("load_skill") + `,"step":2}`; got != want {
+		t.Errorf("want %s, have %s", want, got)
+	}
+}
+
+func TestHashesCompareWithinAnExportOnly(t *testing.T) {
+	t.Parallel()
+	e := journal.Entry{Kind: journal.ModelFailed, Payload: json.RawMessage(`{"message":"yes"}`)}
+	one, other := transcript.NewRedactor(), transcript.NewRedactor()
+	first, again, elsewhere := string(redacted(t, one, e)), string(redacted(t, one, e)), string(redacted(t, other, e))
+	if first != again {
+		t.Errorf("want the same for what is equal in one export, have %s and %s", first, again)
+	}
+	if first == elsewhere {
+		t.Errorf("want another hash in another export: with one that everybody can compute, %s is guessed", first)
+	}
+}
+
+func TestTheHashThatAllTurnsOfAnAgentShareSurvives(t *testing.T) {
+	t.Parallel()
+	hash := strings.Repeat("0a", 32)
+	for kind, payload := range payloads() {
+		var value any
+		if err := json.Unmarshal(redacted(t, transcript.NewRedactor(), filled(t, kind, payload, hash)), &value); err != nil {
+			t.Fatal(err)
+		}
+		walk(value, "", func(path string, leaf any) {
+			field := strings.ToLower(path[strings.LastIndex(path, ".")+1:])
+			if leaf == hash && (strings.HasSuffix(field, "hash") || strings.Contains(field, "sha256") || field == "artifact") && !strings.HasSuffix(field, "renderhash") {
+				t.Errorf("%s: want %s, a hash of what was said, replaced", kind, path)
+			}
+		})
+	}
+	e := entry(t, journal.Finalized, map[string]any{"preparation": map[string]any{"renderHash": hash}})
+	if got := redacted(t, transcript.NewRedactor(), e); !bytes.Contains(got, []byte(hash)) {
+		t.Errorf("want renderHash kept, have %s", got)
+	}
+}
+
+func TestTheArtifactOfAPayloadIsNotNamed(t *testing.T) {
+	t.Parallel()
+	a := journal.NewArtifact([]byte(`{"text":"yes"}`))
+	got, err := transcript.NewRedactor().Redact(journal.Entry{
+		Kind: journal.ModelReplied, Payload: json.RawMessage(`{"text":"yes"}`), Artifact: a.SHA256, Artifacts: []journal.Artifact{a},
+	})
+	if err != nil || got.Artifact != "" || got.Artifacts != nil {
+		t.Errorf("want neither the content nor its hash, have %+v, %v", got, err)
+	}
 }
 
 func TestRedactRefusesNothingAndHidesTheUnexpected(t *testing.T) {
@@ -246,9 +340,9 @@ func TestRedactRefusesNothingAndHidesTheUnexpected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := transcript.Redact(journal.Entry{Kind: journal.ToolFinished, Payload: json.RawMessage(tc.payload)})
-			if err != nil || string(got) != tc.want {
-				t.Errorf("%s: Redact(%s) is %s, %v, want %s", tc.reason, tc.payload, got, err, tc.want)
+			got := legible(redacted(t, transcript.NewRedactor(), journal.Entry{Kind: journal.ToolFinished, Payload: json.RawMessage(tc.payload)}))
+			if got != tc.want {
+				t.Errorf("%s: Redact(%s) is %s, want %s", tc.reason, tc.payload, got, tc.want)
 			}
 		})
 	}

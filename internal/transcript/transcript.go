@@ -89,9 +89,12 @@ type started struct {
 	Name      string `json:"name"`
 }
 
-// made is the part of what messages are made of that the head shows.
+// made is the part of what messages are made of that tells of the Turn.
 type made struct {
-	Input struct{ Agent struct{ Name string } } `json:"input"`
+	Input struct {
+		Agent struct{ Name string }
+		Turn  struct{ Namespace, Name string }
+	} `json:"input"`
 }
 
 func (w *Writer) run(e journal.Entry, s started) string {
@@ -199,10 +202,20 @@ func quoted(text string) string {
 }
 
 // Title returns the namespace and the name of the Turn whose journal begins with an entry; ok is false if it does not say.
+// Journals of versions that did not write down the beginning of a run begin with what the messages are made of.
 func Title(first journal.Entry) (namespace, name string, ok bool) {
-	var s started
-	if first.Kind != journal.RunStarted || json.Unmarshal(first.Payload, &s) != nil || s.Name == "" {
+	switch first.Kind { //nolint:exhaustive // because no journal of a Turn begins with another
+	case journal.RunStarted:
+		var s started
+		ok = json.Unmarshal(first.Payload, &s) == nil
+		namespace, name = s.Namespace, s.Name
+	case journal.PreparationInput:
+		var m made
+		ok = json.Unmarshal(first.Payload, &m) == nil
+		namespace, name = m.Input.Turn.Namespace, m.Input.Turn.Name
+	}
+	if !ok || name == "" {
 		return "", "", false
 	}
-	return s.Namespace, s.Name, true
+	return namespace, name, true
 }

@@ -262,11 +262,27 @@ func TestNothingInATranscriptActsOnATerminal(t *testing.T) {
 
 func TestTitle(t *testing.T) {
 	t.Parallel()
-	namespace, name, ok := transcript.Title(journal.Entry{Kind: journal.RunStarted, Payload: json.RawMessage(`{"namespace":"a","name":"b"}`)})
-	if namespace != "a" || name != "b" || !ok {
-		t.Errorf("want a/b, have %s/%s, %t", namespace, name, ok)
-	}
-	if _, _, ok := transcript.Title(journal.Entry{Kind: journal.SessionTurn, Payload: json.RawMessage(`{"name":"b"}`)}); ok {
-		t.Error("want no title of a conversation: it is no Turn")
+	for name, tc := range map[string]struct {
+		reason  string
+		kind    journal.Kind
+		payload string
+		want    string
+	}{
+		"a run":          {"it says whose it is", journal.RunStarted, `{"namespace":"a","name":"b"}`, "a/b"},
+		"an older one":   {"its journal began with what the messages are made of", journal.PreparationInput, `{"input":{"Turn":{"Namespace":"a","Name":"b"}}}`, "a/b"},
+		"a conversation": {"it is no Turn", journal.SessionTurn, `{"namespace":"a","name":"b"}`, ""},
+		"without a name": {"there is nothing to find it by", journal.RunStarted, `{"namespace":"a"}`, ""},
+		"malformed":      {"it cannot be read", journal.PreparationInput, `[]`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := ""
+			if namespace, name, ok := transcript.Title(journal.Entry{Kind: tc.kind, Payload: json.RawMessage(tc.payload)}); ok {
+				got = namespace + "/" + name
+			}
+			if got != tc.want {
+				t.Errorf("%s: want %q, have %q", tc.reason, tc.want, got)
+			}
+		})
 	}
 }

@@ -28,6 +28,10 @@ func SessionTotals(s *v1alpha1.Session, totals session.Totals, turnName string, 
 	if totals.Turns > before.Turns || before.LastTurnTime == nil { // a write that is done again keeps its time
 		after.LastTurnTime = new(metav1.NewMicroTime(end))
 	}
+	after.KnownCost = ""
+	if totals.KnownCost.IsPositive() {
+		after.KnownCost = totals.KnownCost.String()
+	}
 	if totals.Usage != (model.Usage{}) {
 		after.Usage = usage(finalize.Record{Usage: totals.Usage, Cost: totals.Cost})
 	}
@@ -93,14 +97,16 @@ func tokens(s *v1alpha1.Session) int64 {
 	return s.Status.Usage.TotalTokens
 }
 
-// cost is what a Session has cost; nothing where that is not known, as of a model without a price.
+// cost is what is known of what a Session has cost: not that of a model without a price. A status of an older version has
+// only the whole.
 func cost(s *v1alpha1.Session) decimal.Decimal {
-	if s.Status.Usage == nil || s.Status.Usage.Cost == nil {
-		return decimal.Zero
+	amount := s.Status.KnownCost
+	if u := s.Status.Usage; amount == "" && u != nil && u.Cost != nil {
+		amount = u.Cost.Amount
 	}
-	amount, err := decimal.NewFromString(s.Status.Usage.Cost.Amount)
+	known, err := decimal.NewFromString(amount)
 	if err != nil {
 		return decimal.Zero
 	}
-	return amount
+	return known
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -31,8 +32,14 @@ func TestSessionTotals(t *testing.T) {
 		return session.Totals{Turns: turns, ContextTokens: 80 * turns, Usage: model.Usage{InputTokens: 100 * turns, OutputTokens: 20 * turns}}
 	}
 	priced := totals(3)
-	priced.Cost = &finalize.Cost{Amount: "0.0123", Currency: "EUR"}
-	cost := func(s *v1alpha1.SessionStatus) { s.Usage.Cost = &v1alpha1.Cost{Amount: "0.0123", Currency: "EUR"} }
+	priced.Cost, priced.KnownCost = &finalize.Cost{Amount: "0.0123", Currency: "EUR"}, decimal.RequireFromString("0.0123")
+	partly := priced
+	partly.Cost = nil
+	known := func(s *v1alpha1.SessionStatus) { s.KnownCost = "0.0123" }
+	cost := func(s *v1alpha1.SessionStatus) {
+		known(s)
+		s.Usage.Cost = &v1alpha1.Cost{Amount: "0.0123", Currency: "EUR"}
+	}
 	new0 := v1alpha1.SessionStatus{ObservedGeneration: 2, Conditions: cond}
 	for name, tc := range map[string]struct {
 		reason  string
@@ -46,6 +53,7 @@ func TestSessionTotals(t *testing.T) {
 		"next":         {"the next replaces them, and leaves the conditions alone", after(2, "b", earlier), totals(3), "c", after(3, "c", end), true},
 		"cost":         {"the cost is written where it is known", after(2, "b", earlier), priced, "c", after(3, "c", end, cost), true},
 		"cost unknown": {"and goes where it is not known any more", after(2, "b", earlier, cost), totals(3), "c", after(3, "c", end), true},
+		"cost partly":  {"but what is known stays", after(2, "b", earlier, cost), partly, "c", after(3, "c", end, known), true},
 		"old":          {"totals never go back", after(3, "c", earlier), totals(2), "b", after(3, "c", earlier), false},
 		"again":        {"a write that is done again changes nothing, not even the time", after(3, "c", earlier), totals(3), "c", after(3, "c", earlier), false},
 		"asked nobody": {"a Turn that asked no model is not the last", after(3, "c", earlier), totals(3), "d", after(3, "c", earlier), false},
@@ -73,6 +81,13 @@ func spent(turns, tokens int64, cost string, b *v1alpha1.SessionBudget) *v1alpha
 	return s
 }
 
+// partly is a Session of whose cost only so much is known.
+func partly(known string, b *v1alpha1.SessionBudget) *v1alpha1.Session {
+	s := spent(2, 9, "", b)
+	s.Status.KnownCost = known
+	return s
+}
+
 func TestBudgets(t *testing.T) {
 	type budget = v1alpha1.SessionBudget
 	type limits = v1alpha1.Limits
@@ -93,6 +108,8 @@ func TestBudgets(t *testing.T) {
 		"cost used":     {"0.50 is 0.5", spent(1, 9, "0.5", &budget{MaxCost: new("0.50")}), "a cost of 0.5 of 0.50 (spec.budget.maxCost)", &limits{MaxCost: new("0.0000000001")}},
 		"cost beyond":   {"a Turn may have cost a little more than was left", spent(1, 9, "0.500000000000001", &budget{MaxCost: new("0.5")}), "a cost of 0.500000000000001 of 0.5 (spec.budget.maxCost)", &limits{MaxCost: new("0.0000000001")}},
 		"cost unknown":  {"what is not known does not count", spent(1, 9, "", &budget{MaxCost: new("0.5")}), "", &limits{MaxCost: new("0.5")}},
+		"known left":    {"what is known counts, though it is not all", partly("0.3", &budget{MaxCost: new("0.5")}), "", &limits{MaxCost: new("0.2")}},
+		"known used":    {"a Turn without a price opens no session again", partly("5", &budget{MaxCost: new("1.00")}), "a cost of 5 of 1.00 (spec.budget.maxCost)", &limits{MaxCost: new("0.0000000001")}},
 		"several":       {"all that is used is told", spent(3, 100, "1", &budget{MaxTurns: new(int32(3)), MaxTokens: new(int64(100))}), "3 of 3 turns (spec.budget.maxTurns), 100 of 100 tokens (spec.budget.maxTokens)", &limits{MaxTokens: new(int64(1))}},
 	} {
 		t.Run(name, func(t *testing.T) {

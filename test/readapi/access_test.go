@@ -87,6 +87,9 @@ var _ = Describe("Who may read a journal", func() {
 			s.path("first", "artifacts/..."):                            "named by its SHA-256",
 			s.path("first", "artifacts/"+strings.Repeat("A", 64)):       "named by its SHA-256",
 			s.path("first", "artifacts/"+strings.Repeat("a", 64)+"%2F"): "named by its SHA-256",
+
+			s.path("first", "artifacts/"+strings.Repeat("a", 64)+"?redact=true"):    "an artifact cannot be redacted",
+			s.path("first", "artifacts/"+strings.Repeat("a", 64)+"?redact=perhaps"): "redact must be true or false",
 		} {
 			Expect(s.get(ctx, token, path).refusal(http.StatusBadRequest)).To(ContainSubstring(want), path)
 		}

@@ -117,7 +117,7 @@ var _ = Describe("The command line at a server", func() {
 		s.turn(ctx, "second")
 		at[len(at)-1] = s.user(ctx, "third", logRule)
 		nothing := capstan(ctx, append([]string{"logs", "second"}, at...)...).must(ctx, cli.ExitOK)
-		Expect(nothing.err.String()).To(ContainSubstring("note: the journal of Turn second has no entry yet"))
+		Expect(nothing.err.String()).To(ContainSubstring("note: the journal of Turn second has no entry: it has not run"))
 	})
 
 	It("is who the kubeconfig says, however that knows it", func(ctx SpecContext) {

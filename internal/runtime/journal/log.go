@@ -38,8 +38,9 @@ type Options struct {
 	Patience time.Duration
 }
 
-// Open reads the journal of a UID for a run of an epoch. It returns ErrFenced if a newer epoch has written to it, and
-// ErrNewer if a newer version of Capstan has.
+// Open reads the journal of a UID for a run of an epoch. It returns ErrFenced if a newer epoch has written to it,
+// ErrNewer if a newer version of Capstan has, and ErrDamaged if an entry is missing or makes no sense. The first entries of
+// a journal that is being purged are missing, too.
 func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error) {
 	l := &Log{o: o, uid: uid, epoch: epoch, first: o.First}
 	for e, err := range o.Journal.Read(ctx, uid, 0) {
@@ -48,6 +49,8 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 			return nil, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
 		case e.Epoch > epoch:
 			return nil, ErrFenced
+		case e.Seq != l.seq+1:
+			return nil, fmt.Errorf("failed to read the journal of %q: %w: entry %d comes where entry %d should", uid, ErrDamaged, e.Seq, l.seq+1)
 		}
 		if err := Fill(ctx, o.Journal, uid, &e); err != nil {
 			return nil, err
@@ -115,8 +118,10 @@ func (l *Log) Append(ctx context.Context, records ...Record) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, 5*time.Second
 	var last error
+	unknown := false
 	_, err = backoff.Retry(ctx, func() (struct{}, error) {
-		last = l.add(ctx, added)
+		last = l.add(ctx, added, unknown)
+		unknown = true // whatever is tried again may have been done
 		return struct{}{}, last
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(l.o.Patience), backoff.WithNotify(func(err error, in time.Duration) {
 		if l.o.Waiting != nil {
@@ -138,12 +143,13 @@ func (l *Log) Append(ctx context.Context, records ...Record) error {
 	return nil
 }
 
-// add appends entries once. An attempt before may have been done although it seemed to fail.
-func (l *Log) add(ctx context.Context, added []Entry) error {
+// add appends entries once. Where the outcome of an attempt before is unknown, that may have been done although it seemed to
+// fail: then the entries are there. Otherwise equal ones are another run's, which does the same at the same time.
+func (l *Log) add(ctx context.Context, added []Entry, unknown bool) error {
 	ctx = context.WithoutCancel(ctx)
 	err := l.o.Journal.Append(ctx, l.uid, stored(added)...)
 	switch {
-	case errors.Is(err, ErrSequence):
+	case errors.Is(err, ErrSequence) && unknown:
 		held, readErr := l.holds(ctx, added)
 		if readErr != nil {
 			return readErr
@@ -152,7 +158,7 @@ func (l *Log) add(ctx context.Context, added []Entry) error {
 			return nil
 		}
 		return backoff.Permanent(err)
-	case errors.Is(err, ErrFenced):
+	case errors.Is(err, ErrSequence), errors.Is(err, ErrFenced):
 		return backoff.Permanent(err)
 	}
 	return err

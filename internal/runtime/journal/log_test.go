@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"math"
 	"strings"
 	"testing"
@@ -267,6 +268,47 @@ func TestOpenOfWhatCannotBeRead(t *testing.T) {
 						t.Errorf("%s: error %q does not say %q", what, err, text)
 					}
 				}
+			}
+		})
+	}
+}
+
+// gappy is a journal of which some entries are gone.
+type gappy struct {
+	journaltest.Memory
+	gone func(journal.Entry) bool
+}
+
+func (g *gappy) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	return func(yield func(journal.Entry, error) bool) {
+		for e, err := range g.Memory.Read(ctx, uid, after) {
+			if (err != nil || !g.gone(e)) && !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+func TestOpenOfAJournalWithGaps(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		gone   func(journal.Entry) bool
+		says   string
+	}{
+		"first":  {"the journal is being purged", func(e journal.Entry) bool { return e.Seq < 3 }, "entry 3 comes where entry 1 should"},
+		"middle": {"what is gone may be a call that must not be made again", func(e journal.Entry) bool { return e.Seq == 2 }, "entry 3 comes where entry 2 should"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &gappy{gone: tc.gone}
+			log := open(t, 1, journal.Options{Journal: &j.Memory})
+			for range 4 {
+				if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := journal.Open(t.Context(), "uid", 1, complete(journal.Options{Journal: j}))
+			if !errors.Is(err, journal.ErrDamaged) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("Open: %v, want ErrDamaged that says %q: %s", err, tc.says, tc.reason)
 			}
 		})
 	}

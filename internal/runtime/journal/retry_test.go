@@ -183,6 +183,7 @@ func TestAnotherWriterIsNotTakenForOneself(t *testing.T) {
 		"Payload":  {"it says something else", mine, []journal.Record{{Kind: journal.ModelReplied, Payload: "their"}}},
 		"Artifact": {"it says something else, at length", long, []journal.Record{{Kind: journal.ModelReplied, Payload: strings.Repeat("their ", 20_000)}}},
 		"Kind":     {"it is something else", mine, []journal.Record{{Kind: journal.ModelFailed, Payload: "mine"}}},
+		"Equal":    {"another run does the same at the same time, and both would go on", mine, []journal.Record{mine}},
 		"More":     {"somebody goes on behind it", mine, []journal.Record{mine, {Kind: journal.ToolIntended}}},
 	} {
 		t.Run(name, func(t *testing.T) {

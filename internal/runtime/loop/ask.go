@@ -14,30 +14,49 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
+// maxCutOff is how many requests for one step a candidate may get beyond its attempts, because those before were cut off.
+const maxCutOff = 8
+
 // ask sends a request to one candidate, again where that may help, and journals the reply: from then on it is never bought
-// again. The error of a candidate that gave up is a *model.Error.
-func (in Input) ask(ctx context.Context, c Candidate, ask model.Request, step int) error {
+// again. The error of a candidate that gave up is a *model.Error. There is an end if the budget does not allow an attempt.
+func (in Input) ask(ctx context.Context, c Candidate, ask model.Request, step int) (*End, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
 	ask.Model, ask.Parameters = c.Model, c.Parameters
-	// A run sends at least one request of its own: one that was cut off by a restart must not use up the only attempt.
-	for attempt := in.State.sent(step, c) + 1; ; attempt++ {
+	sent, cutOff := in.State.sent(step, c)
+	// A run sends at least one request of its own: one that was cut off by a restart must not use up the only attempt. But
+	// there is an end to it, as the request itself may be what ends each run.
+	if sent >= c.Retry.MaxAttempts+maxCutOff {
+		return nil, gaveUp(sent, cutOff)
+	}
+	r := Request{Step: step, Provider: c.ProviderName, Model: c.Model, EstimatedTokens: estimate(in.State, ask.Messages)}
+	r.EstimatedCost = c.Pricing.Cost(model.Usage{InputTokens: r.EstimatedTokens})
+	for r.Attempt = sent + 1; ; r.Attempt++ {
 		if err := in.safePoint(ctx); err != nil {
-			return err
+			return nil, err
 		}
-		failure, err := in.attempt(ctx, c, ask, Request{Step: step, Provider: c.ProviderName, Model: c.Model, Attempt: attempt})
+		if why := in.overBudget(r); why != "" {
+			return &End{Reason: OverBudget, Message: why}, nil
+		}
+		failure, err := in.attempt(ctx, c, ask, r)
 		switch {
 		case err != nil || failure == nil:
-			return err
+			return nil, err
 		case !failure.Kind.Retryable():
-			return failure
-		case attempt >= c.Retry.MaxAttempts:
-			return exhausted(failure, attempt)
+			return nil, failure
+		case r.Attempt >= c.Retry.MaxAttempts:
+			return nil, exhausted(failure, r.Attempt)
 		}
 		if err := in.pause(ctx, failure, max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter)); err != nil {
-			return err
+			return nil, err
 		}
 	}
+}
+
+// gaveUp is the failure of a candidate whose requests were cut off too often. Another may not end its run.
+func gaveUp(sent, cutOff int) *model.Error {
+	return &model.Error{Kind: model.Network, Message: fmt.Sprintf(
+		"gave up after %d requests for one step, %d of which were cut off because their run ended: find out in the logs of the executor what ends it", sent, cutOff)}
 }
 
 // attempt sends one request and journals what became of it. It returns the failure of the request, or an error that stops

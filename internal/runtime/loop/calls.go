@@ -22,20 +22,26 @@ const maxToolChars = 12_000
 const maxOutput = 32 << 20
 
 // finishCalls makes the calls that a reply asks for and that have not ended yet, one after another, so that each has an
-// answer. A failed call is data for the model; only what stops the run is an error.
-func (in Input) finishCalls(ctx context.Context, step *Step) error {
+// answer. A failed call is data for the model; only what stops the run is an error. Once the budget is spent no call is begun:
+// no request could tell the model of it.
+func (in Input) finishCalls(ctx context.Context, step *Step) (*End, error) {
 	for _, c := range step.Reply.ToolCalls {
 		if in.State.finish(step.Step, c.ID) != nil {
 			continue
 		}
 		if err := in.safePoint(ctx); err != nil {
-			return err
+			return nil, err
+		}
+		if in.State.intent(step.Step, c.ID) == nil {
+			if why := in.budgetSpent(); why != "" {
+				return &End{Reason: OverBudget, Message: why}, nil
+			}
 		}
 		if err := in.finishCall(ctx, step.Step, c); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return nil, nil //nolint:nilnil // because all calls have an answer, and the loop goes on
 }
 
 // finishCall makes one call, or says why not. The intent is in the journal before the call is made, and its end before
@@ -44,7 +50,7 @@ func (in Input) finishCalls(ctx context.Context, step *Step) error {
 func (in Input) finishCall(ctx context.Context, step int, c model.ToolCall) error {
 	finish := Finish{Step: step, CallID: c.ID, Name: c.Name}
 	before := in.State.intent(step, c.ID)
-	if before != nil && !before.Effect.Repeatable() {
+	if before != nil && !in.repeatable(before) {
 		return in.Record(finish.failed(Unknown, tool.OutcomeUnknown,
 			"the outcome of this call is unknown: the run was cut off while the call was under way. It may have been done; it is not made again. Find out before you ask for it once more."))
 	}
@@ -65,35 +71,62 @@ func (in Input) finishCall(ctx context.Context, step int, c model.ToolCall) erro
 	return in.call(ctx, t, intent, finish)
 }
 
+// repeatable says whether a call that was under way may be made again: if that did no harm by what was known then, nor does
+// by what is known now. Of a tool that is gone nothing is known now, and it cannot be called.
+func (in Input) repeatable(before *Intent) bool {
+	i := in.toolNamed(before.Name)
+	return before.Effect.Repeatable() && (i < 0 || effectOf(&in.Tools[i]).Repeatable())
+}
+
+// toolNamed is the place of a tool, -1 if there is none of that name.
+func (in Input) toolNamed(name string) int {
+	return slices.IndexFunc(in.Tools, func(t tool.Tool) bool { return t.Name == name })
+}
+
 // call makes a call that is intended, unless the Turn has ended while the intent was written, which may take long.
 func (in Input) call(ctx context.Context, t *tool.Tool, intent Intent, finish Finish) error {
-	switch {
-	case in.Abandoned():
-		return context.Cause(ctx)
-	case ctx.Err() != nil:
+	// The context is looked at first, here and below: one that has ended because the run was given up says so from then on,
+	// but one that had not ended a moment ago may have by now.
+	if ctx.Err() != nil {
+		if in.Abandoned() {
+			return context.Cause(ctx)
+		}
 		return in.Record(finish.failed(Refused, tool.Denied, "the tool was not called: the turn ended before"))
 	}
 	begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	result, err := callGuarded(ctx, t, tool.Call{IdempotencyKey: intent.IdempotencyKey, Arguments: intent.Arguments})
 	finish.DurationMS = time.Since(begin).Milliseconds()
-	if err != nil && in.Abandoned() {
+	if err == nil {
+		return in.Record(finish.succeeded(result))
+	}
+	over := ctx.Err() != nil
+	if over && in.Abandoned() {
 		return context.Cause(ctx) // the intent stays open, and the next run judges it
 	}
-	if err != nil {
-		return in.Record(in.failure(ctx, finish, t, err))
-	}
-	return in.Record(finish.succeeded(result))
+	return in.Record(finish.failure(over, effectOf(t), err))
 }
 
-// failure is the end of a call that gave no result.
-func (in Input) failure(ctx context.Context, f Finish, t *tool.Tool, err error) journal.Record {
+// failure is the end of a call that gave no result. One that does harm may have been done all the same, unless the tool has
+// said what became of it.
+func (f Finish) failure(over bool, effect tool.Effect, err error) journal.Record {
+	const unknown = "the outcome of this call is unknown: "
 	e := tool.AsError(err)
 	f.Stack = stackOf(err)
-	if ctx.Err() != nil && !effectOf(t).Repeatable() {
-		return f.failed(Unknown, tool.OutcomeUnknown, "the outcome of this call is unknown: the turn ended while the call was under way")
+	switch {
+	case effect.Repeatable():
+		return f.failed(Failed, e.Class, e.Message)
+	case over:
+		return f.failed(Unknown, tool.OutcomeUnknown, unknown+"the turn ended while the call was under way")
+	case e.Class == tool.Timeout || e.Class == tool.OutcomeUnknown:
+		return f.failed(Unknown, e.Class, unknown+e.Message+findOut)
+	case f.Stack != "":
+		return f.failed(Unknown, tool.OutcomeUnknown, unknown+e.Message+findOut)
 	}
 	return f.failed(Failed, e.Class, e.Message)
 }
+
+// findOut is what a model is told to do about a call of unknown outcome.
+const findOut = ". It may have been done. Find out before you ask for it once more."
 
 func effectOf(t *tool.Tool) tool.Effect {
 	if t.Effect == "" {
@@ -104,7 +137,7 @@ func effectOf(t *tool.Tool) tool.Effect {
 
 // gate says whether a call may be made, and with which arguments.
 func (in Input) gate(c model.ToolCall, again bool) (*tool.Tool, json.RawMessage, *tool.Error) {
-	i := slices.IndexFunc(in.Tools, func(t tool.Tool) bool { return t.Name == c.Name })
+	i := in.toolNamed(c.Name)
 	if i < 0 {
 		return nil, nil, &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("there is no tool %q: %s", c.Name, others(in.Tools))}
 	}
@@ -149,7 +182,7 @@ func callGuarded(ctx context.Context, t *tool.Tool, c tool.Call) (result tool.Re
 	}()
 	result, err = t.Caller.Call(bounded, c)
 	if err != nil && ctx.Err() == nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
-		err = &tool.Error{Class: tool.Timeout, Message: fmt.Sprintf("the tool gave no result within %s; it may have been done all the same", timeout), Err: err}
+		err = &tool.Error{Class: tool.Timeout, Message: fmt.Sprintf("the tool gave no result within %s", timeout), Err: err}
 	}
 	return result, err
 }

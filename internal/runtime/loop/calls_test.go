@@ -2,9 +2,7 @@ package loop_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -196,100 +194,6 @@ func TestALastReplyThatAsksForToolsAllTheSame(t *testing.T) {
 	}
 }
 
-func TestFailuresOfTools(t *testing.T) {
-	for name, tc := range map[string]struct {
-		reason string
-		effect tool.Effect
-		result result
-		want   string
-		finish loop.Finish
-	}{
-		"classified": {
-			"the class is the tool's word", tool.ReadOnly,
-			result{err: &tool.Error{Class: tool.Denied, Message: "not you", Err: errors.New("403")}},
-			"error (denied): not you",
-			loop.Finish{Outcome: loop.Failed, Class: tool.Denied},
-		},
-		"wrapped": {
-			"however it is wrapped", tool.ReadOnly,
-			result{err: fmt.Errorf("call: %w", &tool.Error{Class: tool.Unavailable, Message: "it is away"})},
-			"error (unavailable): it is away",
-			loop.Finish{Outcome: loop.Failed, Class: tool.Unavailable},
-		},
-		"unclassified": {
-			"any other has failed", tool.Destructive,
-			result{err: errors.New("it broke")},
-			"error (failed): it broke",
-			loop.Finish{Outcome: loop.Failed, Class: tool.Failed},
-		},
-		"slow": {
-			"a call has its time", tool.ReadOnly,
-			result{after: time.Hour, content: "late"},
-			"error (timeout): the tool gave no result within 45s; it may have been done all the same",
-			loop.Finish{Outcome: loop.Failed, Class: tool.Timeout, DurationMS: 45_000},
-		},
-		"in time": {"just so", tool.ReadOnly, result{after: 44 * time.Second, content: "here"}, "here", loop.Finish{Outcome: loop.Succeeded, Bytes: 4, DurationMS: 44_000}},
-		"empty":   {"no output is a result", tool.ReadOnly, result{}, "", loop.Finish{Outcome: loop.Succeeded}},
-		"own timeout": {
-			"a tool may know by itself that it was too slow", tool.ReadOnly,
-			result{after: time.Second, err: &tool.Error{Class: tool.Timeout, Message: "the server was slow"}},
-			"error (timeout): the server was slow",
-			loop.Finish{Outcome: loop.Failed, Class: tool.Timeout, DurationMS: 1000},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c, _ := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
-				find, found := toolOf("find", tc.effect, tc.result)
-				in := with(input(t, c), find)
-				if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
-					t.Fatalf("Run = %+v, %v; want the answer: a tool's error is data", end, err)
-				}
-				tc.finish.Step, tc.finish.CallID, tc.finish.Name, tc.finish.Content = 1, "c1", "find", tc.want
-				if diff := cmp.Diff([]loop.Finish{tc.finish}, in.State.Finishes); diff != "" || len(found.calls) != 1 {
-					t.Errorf("%s (%d calls): -want +got:\n%s", tc.reason, len(found.calls), diff)
-				}
-			})
-		})
-	}
-}
-
-func TestTimeoutOfATool(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, _ := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
-		find, _ := toolOf("find", tool.ReadOnly, result{after: time.Hour})
-		find.Timeout = 3 * time.Second
-		in := with(input(t, c), find)
-		begin := time.Now()
-		if _, err := loop.Run(t.Context(), in); err != nil || time.Since(begin) != 3*time.Second {
-			t.Fatalf("Run: %v after %s, want the tool's own limit of 3s", err, time.Since(begin))
-		}
-		if want := "error (timeout): the tool gave no result within 3s; it may have been done all the same"; in.State.Finishes[0].Content != want {
-			t.Errorf("the model was told %q, want %q", in.State.Finishes[0].Content, want)
-		}
-	})
-}
-
-func TestAPanicInATool(t *testing.T) {
-	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
-	find, _ := toolOf("find", tool.Destructive, result{do: func() { panic("a secret of the call") }})
-	in := with(input(t, c), find)
-	if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
-		t.Fatalf("Run = %+v, %v; want the answer", end, err)
-	}
-	f := in.State.Finishes[0]
-	if f.Outcome != loop.Failed || !strings.Contains(f.Stack, "TestAPanicInATool") {
-		t.Errorf("the journal has %+v, want where the tool failed", f)
-	}
-	told := transcript(s.requests[1])[1]
-	if want := "tool c1: error (failed): the tool failed within Capstan, which is a bug: the turn's journal has the stack"; told != want {
-		t.Errorf("the model was told %q, want %q", told, want)
-	}
-	if journalled, err := json.Marshal(f); err != nil || strings.Contains(string(journalled), "a secret") {
-		t.Errorf("the journal has %s (error %v), want nothing of what the tool panicked with", journalled, err)
-	}
-}
-
 func TestTheEndOfARunDuringACall(t *testing.T) {
 	cause := errors.New("so it ended")
 	unknown := "error (outcome_unknown): the outcome of this call is unknown: the turn ended while the call was under way"
@@ -405,4 +309,49 @@ func TestADeadlineDuringACall(t *testing.T) {
 			t.Errorf("finishes %+v, want one of unknown outcome", f)
 		}
 	})
+}
+
+// TestARunThatIsGivenUpBetweenTwoLooks loses its Turn just after it has looked whether it has. Whatever it writes then may
+// still get into the journal, and must be true there.
+func TestARunThatIsGivenUpBetweenTwoLooks(t *testing.T) {
+	broke := &tool.Error{Class: tool.Failed, Message: "it broke"}
+	for name, tc := range map[string]struct {
+		reason string
+		looked int // calls that were made when it looks
+		err    error
+		want   loop.Outcome
+	}{
+		"before the call": {"it is not called refused", 0, nil, loop.Succeeded},
+		"after the call":  {"nor is its outcome unknown: the tool has said what became of it", 1, broke, loop.Failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lost := errors.New("the turn goes on elsewhere")
+			ctx, giveUp := context.WithCancelCause(t.Context())
+			defer giveUp(nil)
+			c, _ := candidate("one", 1, asksFor("", call("c1", "send", `{}`)), says("never asked"))
+			send, sent := toolOf("send", tool.Destructive, result{content: "sent", err: tc.err})
+			in := with(input(t, c), send)
+			in.Abandoned = func() bool {
+				before := ctx.Err() != nil
+				if len(sent.calls) == tc.looked {
+					giveUp(lost)
+				}
+				return before
+			}
+			record := in.Record
+			in.Record = func(records ...journal.Record) error {
+				err := record(records...)
+				if records[0].Kind == journal.ToolFinished {
+					giveUp(lost)
+				}
+				return err
+			}
+			if end, err := loop.Run(ctx, in); !errors.Is(err, lost) || len(sent.calls) != 1 {
+				t.Errorf("Run = %+v, %v after %d calls; want %v and one", end, err, len(sent.calls), lost)
+			}
+			if f := in.State.Finishes; len(f) != 1 || f[0].Outcome != tc.want {
+				t.Errorf("finishes %+v, want one that has %s: %s", f, tc.want, tc.reason)
+			}
+		})
+	}
 }

@@ -36,7 +36,7 @@ type Candidate struct {
 
 // Retry bounds the requests to one candidate for one step.
 type Retry struct {
-	// MaxAttempts in all, at least 1.
+	// MaxAttempts in all, at least 1. A run that goes on from another sends one in any case, up to 8 beyond them.
 	MaxAttempts int
 	// InitialBackoff before the second attempt, and MaxBackoff between any two.
 	InitialBackoff, MaxBackoff time.Duration
@@ -77,7 +77,7 @@ const (
 	Answered Reason = "Answered"
 	// OutOfSteps means that the last reply is the best answer from what was known when the steps were used up.
 	OutOfSteps Reason = "OutOfSteps"
-	// OverBudget means that the next request would have gone beyond the budget.
+	// OverBudget means that the next request would have gone beyond the budget, or that those before have.
 	OverBudget Reason = "OverBudget"
 )
 
@@ -109,8 +109,8 @@ func Run(ctx context.Context, in Input) (*End, error) {
 			if end := in.ended(last); end != nil {
 				return end, nil
 			}
-			if err := in.finishCalls(ctx, last); err != nil {
-				return nil, err
+			if end, err := in.finishCalls(ctx, last); err != nil || end != nil {
+				return end, err
 			}
 		}
 		var end *End
@@ -148,12 +148,9 @@ func (in Input) step(ctx context.Context, at, number int) (int, *End, error) {
 		if err != nil {
 			return at, nil, err
 		}
-		if why := in.overBudget(c, ask.Messages); why != "" {
-			return at, &End{Reason: OverBudget, Message: why}, nil
-		}
-		err = in.ask(ctx, c, ask, number)
+		end, err := in.ask(ctx, c, ask, number)
 		if err == nil {
-			return at, nil, nil
+			return at, end, nil
 		}
 		failure, ok := errors.AsType[*model.Error](err)
 		if !ok {

@@ -46,6 +46,8 @@ func TestACallThatWasCutOff(t *testing.T) {
 		"idempotent":     {"so is one that makes no difference", tool.Idempotent, tool.Idempotent, 25, false, "found", []string{"uid/1/c1"}, 0},
 		"does harm":      {"it may have been made", tool.Destructive, tool.Destructive, 25, false, unknown, nil, 1},
 		"did harm":       {"what counts is what was known then", tool.Destructive, tool.ReadOnly, 25, false, unknown, nil, 1},
+		"does harm now":  {"or what is known by now", tool.ReadOnly, tool.Destructive, 25, false, unknown, nil, 1},
+		"not known now":  {"what is not known may do harm", tool.Idempotent, "", 25, false, unknown, nil, 1},
 		"at the limit":   {"it was counted before", tool.ReadOnly, tool.ReadOnly, 1, false, "found", []string{"uid/1/c1"}, 0},
 		"gone":           {"a tool that is gone cannot be called", tool.ReadOnly, tool.ReadOnly, 25, true, `error (unavailable): there is no tool "find": there is none at all, answer without`, nil, 0},
 		"gone, did harm": {"but may have been", tool.Destructive, tool.Destructive, 25, true, unknown, nil, 1},
@@ -148,5 +150,70 @@ func TestStateOfRubbish(t *testing.T) {
 			}
 			_, _, _ = s.Messages(), s.ToolCalls(), s.UnknownOutcomes()
 		}
+	}
+}
+
+// TestRequestsOfOldJournals do not say which step they are for.
+func TestRequestsOfOldJournals(t *testing.T) {
+	j := &journaltest.Memory{}
+	old := func(attempt int) journal.Record {
+		return journal.Record{Kind: journal.ModelRequested, Payload: map[string]any{"provider": "one", "model": "m", "attempt": attempt}}
+	}
+	err := inputOf(t, j, 1).Record(
+		old(1),
+		journal.Record{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Provider: "one", Model: "m", Reply: asksFor("", call("c1", "find", `{}`)).reply}},
+		journal.Record{Kind: journal.ToolFinished, Payload: loop.Finish{Step: 1, CallID: "c1", Name: "find", Outcome: loop.Succeeded, Content: "found"}},
+		old(1), old(2),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, s := candidate("one", 3, fails(model.Overloaded))
+	in := inputOf(t, j, 2, c)
+	if end, err := loop.Run(t.Context(), in); err == nil || err.Error() != "it is Overloaded (3 attempts)" || len(s.requests) != 1 {
+		t.Errorf("Run = %+v, %v after %d requests; want the third and last attempt of the second step", end, err, len(s.requests))
+	}
+	var steps []int
+	for _, r := range in.State.Requests {
+		steps = append(steps, r.Step)
+	}
+	if diff := cmp.Diff([]int{1, 2, 2, 2}, steps); diff != "" {
+		t.Errorf("the requests are for the steps: -want +got:\n%s", diff)
+	}
+}
+
+// TestMessagesHaveAnAnswerToEachCall, as no endpoint accepts others from the next Turn of a conversation.
+func TestMessagesHaveAnAnswerToEachCall(t *testing.T) {
+	ask := []model.ToolCall{call("c1", "find", `{}`), call("c2", "find", `{}`)}
+	for name, tc := range map[string]struct {
+		reason string
+		text   string
+		ended  []string
+		want   []model.Message
+	}{
+		"all": {"they stay", "", []string{"c1", "c2"}, []model.Message{
+			{Role: model.RoleAssistant, ToolCalls: ask},
+			{Role: model.RoleTool, Content: "found", ToolCallID: "c1"},
+			{Role: model.RoleTool, Content: "found", ToolCallID: "c2"},
+		}},
+		"one": {"the other is left out", "", []string{"c2"}, []model.Message{
+			{Role: model.RoleAssistant, ToolCalls: ask[1:]}, {Role: model.RoleTool, Content: "found", ToolCallID: "c2"},
+		}},
+		"text alone": {"what was said stays", "I look.", nil, []model.Message{{Role: model.RoleAssistant, Content: "I look."}}},
+		"nothing":    {"so does nothing", "", nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(t)
+			records := []journal.Record{{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Reply: asksFor(tc.text, ask...).reply}}}
+			for _, id := range tc.ended {
+				records = append(records, journal.Record{Kind: journal.ToolFinished, Payload: loop.Finish{Step: 1, CallID: id, Content: "found"}})
+			}
+			if err := in.Record(records...); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, in.State.Messages()); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
 	}
 }

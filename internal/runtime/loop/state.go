@@ -18,6 +18,10 @@ type Request struct {
 	Attempt int `json:"attempt"`
 	// ID of the request, as the endpoint was told it.
 	ID string `json:"id,omitempty"`
+	// EstimatedTokens is about how many tokens its prompt has, and EstimatedCost what they cost at the prices of its time; nil
+	// where the model has none. The budget counts them if the request was cut off, so that nobody knows what it used.
+	EstimatedTokens int64       `json:"estimatedTokens,omitempty"`
+	EstimatedCost   *model.Cost `json:"estimatedCost,omitempty"`
 }
 
 // Attempt is a failed request, as the journal keeps it.
@@ -74,7 +78,7 @@ const (
 	Failed Outcome = "Failed"
 	// Refused means that the tool was not called.
 	Refused Outcome = "Refused"
-	// Unknown means that nobody knows whether the tool was called, and it must not be called twice.
+	// Unknown means that nobody knows whether the call was done, and it must not be done twice.
 	Unknown Outcome = "Unknown"
 )
 
@@ -107,6 +111,10 @@ type State struct {
 	// Intents and Finishes of calls.
 	Intents  []Intent
 	Finishes []Finish
+	// cutOff are the requests without an end: no reply and no failure follows before the next request. open says whether the
+	// last of them is the newest request of all, whose end may follow.
+	cutOff []Request
+	open   bool
 	// intents and finishes are their places by call: the newest intent, and the first end.
 	intents, finishes map[called]int
 }
@@ -121,10 +129,12 @@ type called struct {
 func (s *State) Apply(e journal.Entry) error {
 	switch e.Kind { //nolint:exhaustive // because the others are not the loop's
 	case journal.ModelRequested:
-		return add(&s.Requests, e)
+		return s.requested(e)
 	case journal.ModelFailed:
+		s.answered()
 		return add(&s.Attempts, e)
 	case journal.ModelReplied:
+		s.answered()
 		return add(&s.Steps, e)
 	case journal.ToolIntended:
 		return s.intended(e)
@@ -132,6 +142,25 @@ func (s *State) Apply(e journal.Entry) error {
 		return s.finished(e)
 	}
 	return nil
+}
+
+func (s *State) requested(e journal.Entry) error {
+	if err := add(&s.Requests, e); err != nil {
+		return err
+	}
+	newest := &s.Requests[len(s.Requests)-1]
+	if newest.Step == 0 { // an old journal does not say: it is for the reply that follows
+		newest.Step = len(s.Steps) + 1
+	}
+	s.cutOff, s.open = append(s.cutOff, *newest), true
+	return nil
+}
+
+// answered says that the newest request has an end.
+func (s *State) answered() {
+	if s.open {
+		s.cutOff, s.open = s.cutOff[:len(s.cutOff)-1], false
+	}
 }
 
 func (s *State) intended(e journal.Entry) error {
@@ -170,20 +199,25 @@ func add[T any](all *[]T, e journal.Entry) error {
 	return nil
 }
 
-// Messages are what was said since the prompt: each reply with the tools it asked for and what became of them. Only calls
-// that have ended are among them, and those of the last reply of all, which are not made, are left out.
+// Messages are what was said since the prompt: each reply with the tools it asked for and what became of them. Calls that
+// have not ended are left out, as no endpoint accepts one without an answer, and so is a reply that says nothing beside them.
+// Those of a last reply, and those that the budget did not allow, never end.
 func (s *State) Messages() []model.Message {
 	var all []model.Message
 	for _, step := range s.Steps {
-		if step.Last {
-			step.Reply.ToolCalls = nil
-		}
-		all = append(all, model.Message{Role: model.RoleAssistant, Content: step.Reply.Text, ToolCalls: step.Reply.ToolCalls})
+		var calls []model.ToolCall
+		var results []model.Message
 		for _, c := range step.Reply.ToolCalls {
 			if f := s.finish(step.Step, c.ID); f != nil {
-				all = append(all, model.Message{Role: model.RoleTool, Content: f.Content, ToolCallID: c.ID})
+				calls = append(calls, c)
+				results = append(results, model.Message{Role: model.RoleTool, Content: f.Content, ToolCallID: c.ID})
 			}
 		}
+		if len(calls) == 0 && len(step.Reply.ToolCalls) > 0 && step.Reply.Text == "" {
+			continue
+		}
+		all = append(all, model.Message{Role: model.RoleAssistant, Content: step.Reply.Text, ToolCalls: calls})
+		all = append(all, results...)
 	}
 	return all
 }
@@ -207,7 +241,7 @@ func (s *State) ToolCalls() int {
 	return n
 }
 
-// UnknownOutcomes is the number of calls of which nobody knows whether they were made. An intent without an end is one,
+// UnknownOutcomes is the number of calls of which nobody knows whether they were done. An intent without an end is one,
 // once the Turn has ended.
 func (s *State) UnknownOutcomes() int {
 	n := 0
@@ -255,13 +289,16 @@ func (s *State) intent(step int, callID string) *Intent {
 	return &s.Intents[i]
 }
 
-// sent counts the requests to a candidate for a step that earlier runs have sent.
-func (s *State) sent(step int, c Candidate) int {
-	n := 0
-	for _, r := range s.Requests {
-		if r.Step == step && r.Provider == c.ProviderName && r.Model == c.Model {
-			n++
+// sent counts the requests to a candidate for a step that earlier runs have sent, and those of them that were cut off.
+func (s *State) sent(step int, c Candidate) (all, cutOff int) {
+	count := func(requests []Request) int {
+		n := 0
+		for _, r := range requests {
+			if r.Step == step && r.Provider == c.ProviderName && r.Model == c.Model {
+				n++
+			}
 		}
+		return n
 	}
-	return n
+	return count(s.Requests), count(s.cutOff)
 }

@@ -10,7 +10,9 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/shopspring/decimal"
 
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
@@ -29,6 +31,8 @@ type Turn struct {
 	// Usage and Cost of the Turn; Cost is nil where it is not known.
 	Usage model.Usage    `json:"usage"`
 	Cost  *finalize.Cost `json:"cost,omitempty"`
+	// KnownCost is what is known of a cost that is not known as a whole, whatever the currencies; 0 where Cost is there.
+	KnownCost decimal.Decimal `json:"knownCost,omitzero"`
 	// ContextTokens of the last request and its reply.
 	ContextTokens int64 `json:"contextTokens,omitempty"`
 }
@@ -44,6 +48,8 @@ type Totals struct {
 	Usage model.Usage
 	// Cost of all; nil where that of one is not known, or they are in several currencies.
 	Cost *finalize.Cost
+	// KnownCost is the sum of what is known, in whatever currencies: as much as Cost, or less than all where that is nil.
+	KnownCost decimal.Decimal
 	// ContextTokens of the last request and its reply of the last Turn that was answered: about what the next one begins with.
 	ContextTokens int64
 }
@@ -54,23 +60,34 @@ func Load(ctx context.Context, j journal.Journal, uid string) (History, error) {
 	return h, err
 }
 
+// maxTries is how often Add finds that the history is not what it has read. It happens once or twice where others add at
+// the same time, and each time while the history is being purged.
+const maxTries = 10
+
 // Add adds a Turn at the end, unless it is there, and returns the conversation. While the store fails it tries again, as the
-// options say; their Apply and First are its own.
+// options say; their Apply and First are its own. It returns ErrSequence where the history stays other than it can be read,
+// as that of a Session that was deleted.
 func Add(ctx context.Context, uid string, t Turn, o journal.Options) (History, error) {
-	for {
-		h, log, err := open(ctx, uid, o)
-		if err != nil || h.Number(t.UID) > 0 {
-			return h, err
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
+	return backoff.Retry(ctx, func() (History, error) {
+		h, err := add(ctx, uid, t, o)
+		if err != nil && !errors.Is(err, journal.ErrSequence) {
+			return nil, backoff.Permanent(err)
 		}
-		err = log.Append(ctx, journal.Record{Kind: journal.SessionTurn, Payload: t})
-		switch {
-		case err == nil:
-			return append(h, t), nil
-		case !errors.Is(err, journal.ErrSequence), ctx.Err() != nil:
-			return nil, err
-		}
-		// Somebody else has added a Turn meanwhile, or this one: look again.
+		return h, err // of ErrSequence: somebody else has added a Turn meanwhile, or this one, so look again
+	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0), backoff.WithMaxTries(maxTries))
+}
+
+func add(ctx context.Context, uid string, t Turn, o journal.Options) (History, error) {
+	h, log, err := open(ctx, uid, o)
+	if err != nil || h.Number(t.UID) > 0 {
+		return h, err
 	}
+	if err := log.Append(ctx, journal.Record{Kind: journal.SessionTurn, Payload: t}); err != nil {
+		return nil, err
+	}
+	return append(h, t), nil
 }
 
 // epoch of all entries: it is the Turns' epochs that fence.
@@ -113,12 +130,25 @@ func (h History) Totals() Totals {
 		if len(t.Messages) > 0 {
 			out.ContextTokens = t.ContextTokens
 		}
+		out.KnownCost = out.KnownCost.Add(t.known())
 		if t.Usage != (model.Usage{}) {
 			costs = append(costs, t.Cost)
 		}
 	}
 	out.Cost = sum(costs)
 	return out
+}
+
+// known is what is known of the cost of a Turn.
+func (t Turn) known() decimal.Decimal {
+	if t.Cost == nil {
+		return t.KnownCost
+	}
+	amount, err := decimal.NewFromString(t.Cost.Amount)
+	if err != nil {
+		return decimal.Zero
+	}
+	return amount
 }
 
 func sum(costs []*finalize.Cost) *finalize.Cost {

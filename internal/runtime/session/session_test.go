@@ -7,9 +7,11 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
 	"go.uber.org/goleak"
 
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
@@ -99,6 +101,7 @@ func TestHistory(t *testing.T) {
 			wantTotals := session.Totals{
 				Turns: 3, Usage: model.Usage{InputTokens: 47, OutputTokens: 20, ReasoningTokens: 10, CacheReadTokens: 6},
 				Cost: &finalize.Cost{Amount: "0.22", Currency: "USD"}, ContextTokens: 30,
+				KnownCost: decimal.RequireFromString("0.22"),
 			}
 			if diff := cmp.Diff(wantTotals, got.Totals()); diff != "" {
 				t.Errorf("totals; what begins the next Turn is what the last answered one ended with: -want +got:\n%s", diff)
@@ -112,22 +115,30 @@ func TestTotalCost(t *testing.T) {
 		return session.Turn{Usage: model.Usage{InputTokens: 1}, Cost: &finalize.Cost{Amount: amount, Currency: currency}}
 	}
 	unpriced, idle := session.Turn{Usage: model.Usage{InputTokens: 1}}, session.Turn{}
+	partly := unpriced
+	partly.KnownCost = decimal.RequireFromString("0.5")
 	for name, tc := range map[string]struct {
 		reason string
 		h      session.History
 		want   *finalize.Cost
+		known  string
 	}{
-		"empty":      {"nothing costs nothing", nil, nil},
-		"one":        {"as it is", session.History{turn("0.1", "USD")}, &finalize.Cost{Amount: "0.1", Currency: "USD"}},
-		"sum":        {"0.1 three times is 0.3", session.History{turn("0.1", "USD"), turn("0.1", "USD"), turn("0.1", "USD")}, &finalize.Cost{Amount: "0.3", Currency: "USD"}},
-		"currencies": {"amounts of two currencies have no sum", session.History{turn("1", "USD"), turn("1", "EUR")}, nil},
-		"unpriced":   {"a cost that is not whole is none", session.History{turn("1", "USD"), unpriced, turn("1", "USD")}, nil},
-		"idle":       {"a Turn that used nothing needs no price", session.History{idle, turn("1", "USD")}, &finalize.Cost{Amount: "1", Currency: "USD"}},
-		"rubbish":    {"an amount that is none has no sum", session.History{turn("much", "USD")}, nil},
+		"empty":      {"nothing costs nothing", nil, nil, "0"},
+		"one":        {"as it is", session.History{turn("0.1", "USD")}, &finalize.Cost{Amount: "0.1", Currency: "USD"}, "0.1"},
+		"sum":        {"0.1 three times is 0.3", session.History{turn("0.1", "USD"), turn("0.1", "USD"), turn("0.1", "USD")}, &finalize.Cost{Amount: "0.3", Currency: "USD"}, "0.3"},
+		"currencies": {"amounts of two currencies have no sum", session.History{turn("1", "USD"), turn("1", "EUR")}, nil, "2"},
+		"unpriced":   {"a cost that is not whole is none", session.History{turn("1", "USD"), unpriced, turn("1", "USD")}, nil, "2"},
+		"partly":     {"of a Turn of which some is known, that counts", session.History{turn("1", "USD"), partly}, nil, "1.5"},
+		"idle":       {"a Turn that used nothing needs no price", session.History{idle, turn("1", "USD")}, &finalize.Cost{Amount: "1", Currency: "USD"}, "1"},
+		"rubbish":    {"an amount that is none has no sum", session.History{turn("much", "USD"), turn("1", "USD")}, nil, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, tc.h.Totals().Cost); diff != "" {
+			got := tc.h.Totals()
+			if diff := cmp.Diff(tc.want, got.Cost); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if got.KnownCost.String() != tc.known {
+				t.Errorf("%s: %s is known, want %s", tc.reason, got.KnownCost, tc.known)
 			}
 		})
 	}
@@ -200,6 +211,39 @@ func TestAStoreThatFails(t *testing.T) {
 		if h, err := session.Add(ctx, "s", answered("a"), journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != nil {
 			t.Errorf("Add = %v, %v; want it given up with the life of the run", h, err)
 		}
+	})
+}
+
+// purged is a journal that is being purged: its entries are gone, and where it ended is not.
+type purged struct {
+	journaltest.Memory
+	tries int
+}
+
+// Append refuses all.
+func (p *purged) Append(context.Context, string, ...journal.Entry) error {
+	p.tries++
+	return journal.ErrSequence
+}
+
+// TestAHistoryThatIsBeingPurged takes no Turn, and must not keep the store busy.
+func TestAHistoryThatIsBeingPurged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j, since := &purged{}, time.Now()
+		h, err := session.Add(t.Context(), "s", answered("a"), journal.Options{Journal: j, Now: now})
+		if took := time.Since(since); !errors.Is(err, journal.ErrSequence) || h != nil || j.tries != 10 || took < time.Second || took > 10*time.Second {
+			t.Errorf("Add = %v, %v after %d tries in %s; want it given up after 10 in some seconds", h, err, j.tries, took)
+		}
+	})
+	t.Run("interrupted", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			j := &purged{}
+			if _, err := session.Add(ctx, "s", answered("a"), journal.Options{Journal: j, Now: now}); !errors.Is(err, context.DeadlineExceeded) || j.tries != 1 {
+				t.Errorf("Add: %v after %d tries, want the end of the run", err, j.tries)
+			}
+		})
 	})
 }
 

@@ -83,7 +83,7 @@ const (
 	Denied Class = "denied"
 	// Failed means that the tool has failed.
 	Failed Class = "failed"
-	// OutcomeUnknown means that nobody knows whether the call was made: the run was cut off.
+	// OutcomeUnknown means that nobody knows whether the call was done: the run was cut off, or the adapter of the tool failed.
 	OutcomeUnknown Class = "outcome_unknown"
 )
 

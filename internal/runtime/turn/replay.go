@@ -26,6 +26,9 @@ type past struct {
 
 // apply takes an entry in.
 func (p *past) apply(e journal.Entry) error {
+	if e.Kind != journal.RunStarted {
+		p.runs = max(1, p.runs) // an older version did not say that a run had begun
+	}
 	switch e.Kind { //nolint:exhaustive // because the others are the loop's
 	case journal.RunStarted:
 		p.runs++

@@ -81,6 +81,8 @@ type Place struct {
 	// UID and Name of the Session, and Number of the Turn in it, from 1; 0 where the Turn asked no model.
 	UID, Name string
 	Number    int64
+	// Last is the name of the last Turn in it by now, which is another one where somebody has gone on meanwhile.
+	Last string
 	// Totals of the conversation by now.
 	Totals session.Totals
 }
@@ -133,10 +135,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	result.Counts.Resumes = r.resumes
 	record := finalize.Input{
 		Answered: stop == StopCompleted || stop == StopMaxSteps, ShowCitations: r.in.ShowCitations, DecisionKey: r.in.DecisionKey,
-		ToolCalls: result.Counts.ToolCalls,
-	}
-	for usage, cost := range state.Spendings {
-		record.Spendings = append(record.Spendings, finalize.Spending{Usage: usage, Cost: cost})
+		ToolCalls: result.Counts.ToolCalls, Spendings: r.spendings(),
 	}
 	if p := r.past.prepared; p != nil {
 		record.Report, record.Sources = p.Report, p.Sources
@@ -163,6 +162,27 @@ func (r *Result) attachments() []journal.Artifact {
 		return nil
 	}
 	return []journal.Artifact{journal.NewArtifact([]byte(r.Text))}
+}
+
+// spendings are what was used and what it cost, each request for itself. What was used before the journal kept costs, or by
+// a model that had no price yet, is priced as the chain says now.
+func (r *run) spendings() []finalize.Spending {
+	var all []finalize.Spending
+	add := func(provider, name string, u model.Usage, cost *model.Cost) {
+		for _, c := range r.in.Chain {
+			if cost == nil && c.ProviderName == provider && c.Model == name {
+				cost = c.Pricing.Cost(u)
+			}
+		}
+		all = append(all, finalize.Spending{Usage: u, Cost: cost})
+	}
+	for _, a := range r.past.loop.Attempts {
+		add(a.Provider, a.Model, a.Usage, a.Cost)
+	}
+	for _, step := range r.past.loop.Steps {
+		add(step.Provider, step.Model, step.Reply.Usage, step.Cost)
+	}
+	return all
 }
 
 // spent adds up the usage of each model, over all attempts and runs.

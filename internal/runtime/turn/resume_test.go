@@ -2,8 +2,11 @@ package turn_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,6 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
@@ -229,4 +233,93 @@ type panicking struct{}
 
 func (panicking) Generate(context.Context, model.Request) (model.Reply, error) {
 	panic("a secret of the prompt")
+}
+
+// abreast is a journal that holds back the first append of each run until all have come to theirs.
+type abreast struct {
+	journal.Journal
+	all *sync.WaitGroup
+	own sync.Once
+}
+
+// Append waits once.
+func (a *abreast) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
+	a.own.Do(func() {
+		a.all.Done()
+		a.all.Wait()
+	})
+	return a.Journal.Append(ctx, uid, entries...)
+}
+
+// TestTwoRunsOfOneEpoch do the same at the same time: one of them goes on, and the other does nothing.
+func TestTwoRunsOfOneEpoch(t *testing.T) {
+	for store, open := range journals {
+		t.Run(store, func(t *testing.T) {
+			j := open(t)
+			var all, ended sync.WaitGroup
+			var asked, called, refused atomic.Int64
+			all.Add(2)
+			for range 2 {
+				ended.Go(func() {
+					c, s := candidate("p0", 1, asks("send", "{}"), says("Done."))
+					in := input(c)
+					in.Tools = []tool.Tool{named("send", tool.Destructive, func(context.Context, tool.Call) (tool.Result, error) {
+						called.Add(1)
+						return tool.Result{Content: "sent"}, nil
+					})}
+					result, err := engine(&abreast{Journal: j, all: &all}).Run(t.Context(), in)
+					if errors.Is(err, journal.ErrSequence) {
+						refused.Add(1)
+					} else if err != nil || result.Text != "Done." {
+						t.Errorf("Run = %+v, %v; want the answer or ErrSequence", result, err)
+					}
+					asked.Add(int64(s.asked()))
+				})
+			}
+			ended.Wait()
+			if asked.Load() != 2 || called.Load() != 1 || refused.Load() != 1 {
+				t.Errorf("%d requests, %d calls, %d refused; want those of one run, and the other refused", asked.Load(), called.Load(), refused.Load())
+			}
+		})
+	}
+}
+
+// TestRunsAreDistinguishable: where the outcome of a run's first append is unknown, another's must not pass for it.
+func TestRunsAreDistinguishable(t *testing.T) {
+	var first [2]json.RawMessage
+	for i := range first {
+		j, _ := whole(t)
+		first[i] = entries(t, j, "uid")[0].Payload
+	}
+	if string(first[0]) == string(first[1]) {
+		t.Errorf("two runs both begin with %s", first[0])
+	}
+}
+
+// TestAJournalOfAnOlderVersion says nothing of the beginning of a run, nor of costs.
+func TestAJournalOfAnOlderVersion(t *testing.T) {
+	from, want := whole(t)
+	j := &journaltest.Memory{}
+	for _, e := range entries(t, from, "uid")[1:8] { // to the reply
+		e.Seq--
+		var payload map[string]any
+		if err := json.Unmarshal(e.Payload, &payload); err != nil {
+			t.Fatal(err)
+		}
+		delete(payload, "cost")
+		e.Payload = []byte(asJSON(t, payload))
+		if err := j.Append(t.Context(), "uid", e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, s := candidate("p0", 2, says("never asked"))
+	in := input(c)
+	in.Epoch = 2
+	result, err := engine(j).Run(t.Context(), in)
+	if err != nil || s.asked() != 0 || result.Counts.Resumes != 1 || result.Text != want.Text {
+		t.Fatalf("Run = %+v, %v after %d requests; want what the earlier run was told, as of a second run", result, err, s.asked())
+	}
+	if diff := cmp.Diff(want.Record, result.Record); diff != "" || want.Record.Cost == nil {
+		t.Errorf("record, priced as the models are now: -want +got:\n%s", diff)
+	}
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
 
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
@@ -83,8 +85,9 @@ func TestAConversation(t *testing.T) {
 			}
 			totals := session.Totals{
 				Turns: 2, Usage: model.Usage{InputTokens: 3000, OutputTokens: 300}, Cost: &finalize.Cost{Amount: "0.006", Currency: "USD"}, ContextTokens: 1100,
+				KnownCost: decimal.RequireFromString("0.006"),
 			}
-			if diff := cmp.Diff(&turn.Place{UID: "talk-uid", Name: "talk", Number: 2, Totals: totals}, second.Session); diff != "" {
+			if diff := cmp.Diff(&turn.Place{UID: "talk-uid", Name: "talk", Number: 2, Last: "turn-b", Totals: totals}, second.Session); diff != "" {
 				t.Errorf("place: -want +got:\n%s", diff)
 			}
 			if first.Session.Number != 1 || first.Session.Totals.Turns != 1 {
@@ -92,7 +95,7 @@ func TestAConversation(t *testing.T) {
 			}
 			// A Turn that is run again after others have ended keeps its number.
 			in.Epoch = 2
-			if again := mustRun(t, j, in); again.Session.Number != 1 || again.Session.Totals.Turns != 2 || len(history(t, j)) != 2 {
+			if again := mustRun(t, j, in); again.Session.Number != 1 || again.Session.Last != "turn-b" || again.Session.Totals.Turns != 2 || len(history(t, j)) != 2 {
 				t.Errorf("the first Turn, run once more, has the place %+v in %d Turns", again.Session, len(history(t, j)))
 			}
 		})
@@ -291,5 +294,68 @@ func TestASessionOfTwoCurrencies(t *testing.T) {
 	second := mustRun(t, j, inTalk("b", "Second?", c))
 	if first.Session.Totals.Cost == nil || second.Session.Totals.Cost != nil || second.Record.Cost == nil || second.Session.Totals.Usage.InputTokens != 2000 {
 		t.Errorf("totals %+v and then %+v; want no cost once there are two currencies", first.Session.Totals, second.Session.Totals)
+	}
+}
+
+// TestADamagedHistory takes nothing from a Turn that has ended, and lets none begin.
+func TestADamagedHistory(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		entry  journal.Entry
+	}{
+		"damaged": {"it makes no sense", journal.Entry{Version: 1, Payload: []byte("[]")}},
+		"newer":   {"nor does it to this version", journal.Entry{Version: journal.PayloadVersion + 1, Payload: []byte("{}")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			c, s := candidate("p0", 1, says("Yes."))
+			in := inTalk("uid", "Is it so?", c)
+			in.HoldAnswer = func() bool { // the history is damaged while the model works
+				e := tc.entry
+				e.Seq, e.Epoch, e.Kind, e.Time = 1, 1, journal.SessionTurn, at
+				if err := j.Append(t.Context(), "talk-uid", e); err != nil {
+					t.Error(err)
+				}
+				return false
+			}
+			for _, reason := range []string{tc.reason, "a later run says the same"} {
+				result := mustRun(t, j, in)
+				failures := result.Record.Failures
+				if result.Stop != turn.StopCompleted || result.Text != "Yes." || result.Session != nil || len(failures) != 1 || !strings.HasPrefix(failures[0], "session history: ") {
+					t.Errorf("Run = %+v; want the answer, without a place, and with a note: %s", result, reason)
+				}
+				in.Epoch++
+			}
+			if kept := payloads[turn.Result](t, j, journal.Finalized); s.asked() != 1 || len(kept) != 1 || len(kept[0].Record.Failures) != 0 {
+				t.Errorf("after %d requests the journal has %+v, want the Turn's own end once", s.asked(), kept)
+			}
+		})
+	}
+	t.Run("at the start", func(t *testing.T) {
+		j := &journaltest.Memory{}
+		if err := j.Append(t.Context(), "talk-uid", journal.Entry{Seq: 1, Epoch: 1, Kind: journal.SessionTurn, Version: 1, Time: at, Payload: []byte("[]")}); err != nil {
+			t.Fatal(err)
+		}
+		c, s := candidate("p0", 1, says("never asked"))
+		result := mustRun(t, j, inTalk("uid", "Is it so?", c))
+		if result.Stop != turn.StopPreparationError || s.asked() != 0 || !strings.Contains(result.Message, `the history of session "talk" cannot be used: delete the Session to begin it anew: `) {
+			t.Errorf("Run = %+v after %d requests; want an end that says what to do", result, s.asked())
+		}
+	})
+}
+
+// TestASessionOfUnpricedModels knows at least what is known.
+func TestASessionOfUnpricedModels(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, says("One."))
+	mustRun(t, j, inTalk("a", "First?", c))
+	c, _ = candidate("p0", 1, asks("find", "{}"), fails(model.Auth))
+	free, _ := candidate("p1", 1, says("Two."))
+	free.Pricing = nil
+	in := inTalk("b", "Second?", c, free)
+	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
+	got := mustRun(t, j, in).Session.Totals
+	if got.Cost != nil || got.KnownCost.String() != "0.00401" { // two replies of 0.002 and a failure of 0.00001
+		t.Errorf("totals %+v, want no cost and what the first model took in both Turns", got)
 	}
 }

@@ -4,6 +4,7 @@ package turn
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -99,12 +100,14 @@ func (e *Engine) Run(ctx context.Context, in Input) (*Result, error) {
 func (r *run) options() journal.Options {
 	return journal.Options{
 		Journal: r.engine.Journal, Now: r.engine.Now, Apply: r.past.apply, Patience: r.engine.Patience, Waiting: r.waiting,
-		First: []journal.Record{{Kind: journal.RunStarted, Payload: started{r.in.Executor, r.in.Namespace, r.in.Name}}},
+		First: []journal.Record{{Kind: journal.RunStarted, Payload: started{rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name}}},
 	}
 }
 
 // started is what the journal says of the beginning of a run.
 type started struct {
+	// Run is random: what two runs write at the same time is never the same.
+	Run       string `json:"run,omitempty"`
 	Executor  string `json:"executor,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`

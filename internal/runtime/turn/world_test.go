@@ -258,7 +258,9 @@ func (w *world) reply(p *process, name string, req model.Request) (model.Reply, 
 		return calls("I look.", call("r1", "find"), call("i1", "store"), call("d1", "send")), nil
 	case step == 2:
 		skill := model.ToolCall{ID: "l1", Name: "load_skill", Arguments: `{"key":"refunds"}`}
-		return calls("", call("d1", "send"), skill, call("d2", "send"), call("x1", "unheard")), nil
+		reply := calls("", call("d1", "send"), skill, call("d2", "send"), call("x1", "unheard"))
+		reply.Usage = model.Usage{InputTokens: 9000, OutputTokens: 1000} // more than all before, whatever of it was lost
+		return reply, nil
 	}
 	return says("Done.").reply, nil
 }

@@ -177,6 +177,9 @@ func (s *Store) remember(bytes int64, err error) {
 
 // transaction is not bound to any caller's context: a batch has many callers, and what they report has happened.
 func (s *Store) transaction(do func(*tx) error) error {
+	if err := s.checkFile(); err != nil {
+		return err // what is written now would be lost
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*busyTimeout)
 	defer cancel()
 	begun, err := s.db.BeginTx(ctx, nil)

@@ -17,7 +17,8 @@ func TestReadinessFollowsTheStore(t *testing.T) {
 		var broken atomic.Bool
 		var looks atomic.Int64
 		var lines []string
-		h := &storeHealth{
+		h := &health{
+			of: "the store of the journal", meanwhile: "Turns wait for it",
 			log: funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}),
 			check: func(context.Context) error {
 				looks.Add(1)
@@ -63,7 +64,8 @@ func TestReadinessFollowsTheStore(t *testing.T) {
 
 func TestLooksAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &storeHealth{
+		h := &health{
+			of: "the store of the journal", meanwhile: "Turns wait for it",
 			log: funcr.New(func(string, string) {}, funcr.Options{}),
 			check: func(ctx context.Context) error {
 				<-ctx.Done()

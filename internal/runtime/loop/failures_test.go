@@ -1,0 +1,162 @@
+package loop_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// findOut is what a model is told of a call that may have been done.
+const findOut = ". It may have been done. Find out before you ask for it once more."
+
+func TestFailuresOfTools(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		effect tool.Effect
+		result result
+		want   string
+		finish loop.Finish
+	}{
+		"classified": {
+			"the class is the tool's word", tool.ReadOnly,
+			result{err: &tool.Error{Class: tool.Denied, Message: "not you", Err: errors.New("403")}},
+			"error (denied): not you",
+			loop.Finish{Outcome: loop.Failed, Class: tool.Denied},
+		},
+		"wrapped": {
+			"however it is wrapped", tool.ReadOnly,
+			result{err: fmt.Errorf("call: %w", &tool.Error{Class: tool.Unavailable, Message: "it is away"})},
+			"error (unavailable): it is away",
+			loop.Finish{Outcome: loop.Failed, Class: tool.Unavailable},
+		},
+		"unclassified": {
+			"any other has failed", tool.Destructive,
+			result{err: errors.New("it broke")},
+			"error (failed): it broke",
+			loop.Finish{Outcome: loop.Failed, Class: tool.Failed},
+		},
+		"slow": {
+			"a call has its time", tool.ReadOnly,
+			result{after: time.Hour, content: "late"},
+			"error (timeout): the tool gave no result within 45s",
+			loop.Finish{Outcome: loop.Failed, Class: tool.Timeout, DurationMS: 45_000},
+		},
+		"slow, does harm": {
+			"it may have been done", tool.Destructive,
+			result{after: time.Hour, content: "late"},
+			"error (timeout): the outcome of this call is unknown: the tool gave no result within 45s" + findOut,
+			loop.Finish{Outcome: loop.Unknown, Class: tool.Timeout, DurationMS: 45_000},
+		},
+		"slow, not known": {
+			"what is not known may do harm", "",
+			result{after: time.Hour, content: "late"},
+			"error (timeout): the outcome of this call is unknown: the tool gave no result within 45s" + findOut,
+			loop.Finish{Outcome: loop.Unknown, Class: tool.Timeout, DurationMS: 45_000},
+		},
+		"slow, idempotent": {
+			"it may be asked for once more", tool.Idempotent,
+			result{after: time.Hour, content: "late"},
+			"error (timeout): the tool gave no result within 45s",
+			loop.Finish{Outcome: loop.Failed, Class: tool.Timeout, DurationMS: 45_000},
+		},
+		"own timeout, does harm": {
+			"whoever was too slow", tool.Destructive,
+			result{after: time.Second, err: &tool.Error{Class: tool.Timeout, Message: "the server was slow"}},
+			"error (timeout): the outcome of this call is unknown: the server was slow" + findOut,
+			loop.Finish{Outcome: loop.Unknown, Class: tool.Timeout, DurationMS: 1000},
+		},
+		"not known by the tool": {
+			"it says so itself", tool.Destructive,
+			result{err: &tool.Error{Class: tool.OutcomeUnknown, Message: "the connection broke"}},
+			"error (outcome_unknown): the outcome of this call is unknown: the connection broke" + findOut,
+			loop.Finish{Outcome: loop.Unknown, Class: tool.OutcomeUnknown},
+		},
+		"in time": {"just so", tool.ReadOnly, result{after: 44 * time.Second, content: "here"}, "here", loop.Finish{Outcome: loop.Succeeded, Bytes: 4, DurationMS: 44_000}},
+		"empty":   {"no output is a result", tool.ReadOnly, result{}, "", loop.Finish{Outcome: loop.Succeeded}},
+		"own timeout": {
+			"a tool may know by itself that it was too slow", tool.ReadOnly,
+			result{after: time.Second, err: &tool.Error{Class: tool.Timeout, Message: "the server was slow"}},
+			"error (timeout): the server was slow",
+			loop.Finish{Outcome: loop.Failed, Class: tool.Timeout, DurationMS: 1000},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, _ := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
+				find, found := toolOf("find", tc.effect, tc.result)
+				in := with(input(t, c), find)
+				if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+					t.Fatalf("Run = %+v, %v; want the answer: a tool's error is data", end, err)
+				}
+				if unknown := in.State.UnknownOutcomes() == 1; unknown != (tc.finish.Outcome == loop.Unknown) {
+					t.Errorf("an unknown outcome is counted: %t: %s", unknown, tc.reason)
+				}
+				tc.finish.Step, tc.finish.CallID, tc.finish.Name, tc.finish.Content = 1, "c1", "find", tc.want
+				if diff := cmp.Diff([]loop.Finish{tc.finish}, in.State.Finishes); diff != "" || len(found.calls) != 1 {
+					t.Errorf("%s (%d calls): -want +got:\n%s", tc.reason, len(found.calls), diff)
+				}
+			})
+		})
+	}
+}
+
+func TestTimeoutOfATool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
+		find, _ := toolOf("find", tool.ReadOnly, result{after: time.Hour})
+		find.Timeout = 3 * time.Second
+		in := with(input(t, c), find)
+		begin := time.Now()
+		if _, err := loop.Run(t.Context(), in); err != nil || time.Since(begin) != 3*time.Second {
+			t.Fatalf("Run: %v after %s, want the tool's own limit of 3s", err, time.Since(begin))
+		}
+		if want := "error (timeout): the tool gave no result within 3s"; in.State.Finishes[0].Content != want {
+			t.Errorf("the model was told %q, want %q", in.State.Finishes[0].Content, want)
+		}
+	})
+}
+
+func TestAPanicInATool(t *testing.T) {
+	const panicked = "the tool failed within Capstan, which is a bug: the turn's journal has the stack"
+	for effect, tc := range map[tool.Effect]struct {
+		reason  string
+		outcome loop.Outcome
+		class   tool.Class
+		want    string
+	}{
+		tool.ReadOnly:    {"nothing was done", loop.Failed, tool.Failed, "error (failed): " + panicked},
+		tool.Idempotent:  {"it may be asked for once more", loop.Failed, tool.Failed, "error (failed): " + panicked},
+		tool.Destructive: {"nobody knows how far it got", loop.Unknown, tool.OutcomeUnknown, "error (outcome_unknown): the outcome of this call is unknown: " + panicked + findOut},
+	} {
+		t.Run(string(effect), func(t *testing.T) {
+			c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
+			find, _ := toolOf("find", effect, result{do: func() { panic("a secret of the call") }})
+			in := with(input(t, c), find)
+			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+				t.Fatalf("Run = %+v, %v; want the answer", end, err)
+			}
+			f := in.State.Finishes[0]
+			if f.Outcome != tc.outcome || f.Class != tc.class || !strings.Contains(f.Stack, "TestAPanicInATool") {
+				t.Errorf("the journal has %+v, want %s and where the tool failed: %s", f, tc.outcome, tc.reason)
+			}
+			if told := transcript(s.requests[1])[1]; told != "tool c1: "+tc.want {
+				t.Errorf("the model was told %q, want %q", told, tc.want)
+			}
+			if unknown := in.State.UnknownOutcomes() == 1; unknown != (tc.outcome == loop.Unknown) {
+				t.Errorf("an unknown outcome is counted: %t: %s", unknown, tc.reason)
+			}
+			if journalled, err := json.Marshal(f); err != nil || strings.Contains(string(journalled), "a secret") {
+				t.Errorf("the journal has %s (error %v), want nothing of what the tool panicked with", journalled, err)
+			}
+		})
+	}
+}

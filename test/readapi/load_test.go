@@ -1,0 +1,119 @@
+package readapi_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// ask sends a request and leaves it to the caller how the answer is read.
+func (s *stage) ask(ctx context.Context, path string, headers ...string) net.Conn {
+	GinkgoHelper()
+	dialer := &net.Dialer{Timeout: time.Second}
+	conn, err := dialer.DialContext(ctx, "tcp", strings.TrimPrefix(s.server.url, "http://"))
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(conn.Close)
+	Expect(conn.SetReadDeadline(time.Now().Add(patience))).To(Succeed())
+	_, err = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n", path, strings.Join(headers, "\r\n"))
+	Expect(err).NotTo(HaveOccurred())
+	return conn
+}
+
+// long gives a Turn a journal of that many entries, more than the buffers between a server and a reader hold, and returns the
+// size of each.
+func (s *stage) long(ctx context.Context, t *v1alpha1.Turn, entries int64) int {
+	GinkgoHelper()
+	text := noise(journal.MaxPayload / 2)
+	for i := range entries {
+		s.append(ctx, t, entry(i+1, journal.ModelReplied, `{"reply":{"text":"`+text+`"}}`))
+	}
+	return len(text)
+}
+
+// noise is a text that is not small on its way.
+func noise(size int) string {
+	data := make([]byte, size/2)
+	_, _ = rand.Read(data) // it never fails
+	return hex.EncodeToString(data)
+}
+
+var _ = Describe("One reader", func() {
+	It("has a few streams, and leaves the others to other readers", func(ctx SpecContext) {
+		s := newStage(ctx, func(o *readapi.Options) { o.Recheck = time.Minute })
+		s.append(ctx, s.turn(ctx, "first"), story()[0])
+		greedy, other := s.user(ctx, "greedy", logRule), s.user(ctx, "other", logRule)
+		for range 16 {
+			Expect(s.follow(ctx, greedy, "first").next(ctx).Seq).To(Equal(int64(1)))
+		}
+		refused := s.get(ctx, greedy, s.path("first", "journal"))
+		Expect(refused.refusal(http.StatusServiceUnavailable)).To(ContainSubstring("too many journals are read at once"))
+		Expect(refused.header.Get("Retry-After")).NotTo(BeEmpty())
+		Expect(s.get(ctx, other, s.path("first", "journal")).lines()).To(HaveLen(1))
+		s.server.stop()
+	})
+
+	It("has two artifacts in memory, and leaves the others to other readers", func(ctx SpecContext) {
+		s := newStage(ctx)
+		content := noise(30 << 20)
+		large, payload := journal.NewArtifact([]byte(content)), journal.NewArtifact([]byte(`{"text":"`+noise(1<<20)+`"}`))
+		e := entry(1, journal.ModelReplied, "")
+		e.Payload, e.Artifact, e.Artifacts = nil, payload.SHA256, []journal.Artifact{large, payload}
+		s.append(ctx, s.turn(ctx, "first"), e)
+		greedy, other := s.user(ctx, "greedy", logRule), s.user(ctx, "other", logRule)
+		for range 4 { // two of them wait, and are refused
+			s.ask(ctx, s.path("first", "artifacts/"+large.SHA256), "Authorization: Bearer "+greedy)
+		}
+		refused := func() int { return s.get(ctx, greedy, s.path("first", "journal")).status }
+		Eventually(refused).Should(Equal(http.StatusServiceUnavailable))
+		Expect(s.get(ctx, other, s.path("first", "artifacts/"+large.SHA256)).body == content).To(BeTrue(), "another reader must get it")
+		Expect(s.get(ctx, other, s.path("first", "journal")).lines()).To(HaveLen(1))
+	})
+
+	It("loses a right while a long journal is on its way", func(ctx SpecContext) {
+		s := newStage(ctx)
+		const entries = 400
+		s.long(ctx, s.turn(ctx, "first"), entries)
+		token := s.user(ctx, "reader", logRule)
+		conn := s.ask(ctx, s.path("first", "journal"), "Authorization: Bearer "+token)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		Expect(err).NotTo(HaveOccurred())
+		defer response.Body.Close() //nolint:errcheck // because it was only read
+		Expect(response.StatusCode).To(Equal(http.StatusOK))
+
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "reader"}}
+		Expect(apiClient.Delete(ctx, account)).To(Succeed())
+		Eventually(func() int { return s.get(ctx, token, s.path("second", "journal")).status }).Should(Equal(http.StatusUnauthorized))
+		body, _ := io.ReadAll(response.Body) // it is broken off
+		lines := strings.Split(strings.TrimSpace(string(body)), "\n")
+		Expect(len(lines)).To(BeNumerically("<", entries))
+		var last readapi.Error
+		Expect(json.Unmarshal([]byte(lines[len(lines)-1]), &last)).To(Succeed())
+		Expect(last.Status).To(Equal(http.StatusUnauthorized))
+	}, NodeTimeout(2*time.Minute))
+
+	It("who announces a body that never comes is not waited for", func(ctx SpecContext) {
+		s := newStage(ctx)
+		for _, header := range []string{"Content-Length: 10", "Transfer-Encoding: chunked"} {
+			answer, err := io.ReadAll(s.ask(ctx, s.path("first", "journal"), header))
+			Expect(err).NotTo(HaveOccurred(), "the server must close the connection")
+			Expect(string(answer)).To(And(HavePrefix("HTTP/1.1 400 "), ContainSubstring("has no body: send none"), ContainSubstring("Connection: close")))
+		}
+	})
+})
