@@ -71,7 +71,7 @@ func newLogs(env Environment) *cobra.Command {
 	}
 	l.addFlags(cmd)
 	cmd.Flags().BoolVarP(&l.follow, "follow", "f", false, "wait for what is added, until the Turn has ended")
-	cmd.Flags().VarP(&l.output, "output", "o", "output format, text or json")
+	cmd.Flags().VarP(textOrJSON{&l.output}, "output", "o", "output format")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -85,9 +85,6 @@ func oneTurn(_ *cobra.Command, args []string) error {
 }
 
 func (l *logs) run(ctx context.Context, turn string) error {
-	if l.output == outputYAML {
-		return errors.New("-o must be text or json")
-	}
 	show := transcript.NewWriter(stdout{l.env}).Write
 	if l.output == outputJSON {
 		show = l.env.jsonLine

@@ -103,7 +103,7 @@ func TestLogsAsJSON(t *testing.T) {
 	data := ran(t, skilled)
 	got := capstan(t, "logs", "first", "--data-dir", data, "-o", "json").mustEnd(t, cli.ExitOK)
 	mustSay(t, got.out, `{"seq":1,"epoch":1,"kind":"run.started","version":1,"time":"2026-04-09T12:00:02Z",`, "Pay back within a week.")
-	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "-o", "yaml").mustEnd(t, cli.ExitUsage).err, "-o must be text or json")
+	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "-o", "yaml").mustEnd(t, cli.ExitUsage).err, "must be text or json")
 }
 
 func TestExportLeavesOutWhatWasSaid(t *testing.T) {

@@ -44,6 +44,20 @@ func (f *outputFormat) Set(value string) error {
 	return nil
 }
 
+// textOrJSON is the value of -o where there is no YAML.
+type textOrJSON struct{ *outputFormat }
+
+// Type names the values in help texts.
+func (textOrJSON) Type() string { return "text|json" }
+
+// Set takes a value of the command line.
+func (f textOrJSON) Set(value string) error {
+	if value != string(outputText) && value != string(outputJSON) {
+		return errors.New("must be text or json")
+	}
+	return f.outputFormat.Set(value)
+}
+
 // instant is the value of --now; the zero time if it was not given.
 type instant struct{ time.Time }
 
