@@ -134,7 +134,11 @@ func TestArguments(t *testing.T) {
 		"Extra":      {values: []string{"extraArgs={--store=sqlite:///var/lib/capstan/x.db}"}, want: []string{"--store=sqlite:///var/lib/capstan/x.db"}},
 		"Retention":  {values: []string{"journalRetention=0s"}, want: []string{"--journal-retention=0s"}},
 		"Skills":     {values: []string{"skillsConfigMap=house-skills"}, want: []string{"--skills-file=/etc/capstan/skills/skills.yaml"}},
-		"Large":      {values: []string{"maxConcurrentTurns=100000", "probeIntervalSeconds=86400"}, want: []string{"--max-concurrent-turns=100000", "--probe-interval-seconds=86400"}},
+		"Addresses": {
+			values: []string{"connections.allowCIDRs={127.0.0.0/8,::1/128}", "connections.denyCIDRs={10.0.0.0/8}"},
+			want:   []string{"--tool-allow-cidrs=127.0.0.0/8,::1/128", "--tool-deny-cidrs=10.0.0.0/8"},
+		},
+		"Large": {values: []string{"maxConcurrentTurns=100000", "probeIntervalSeconds=86400"}, want: []string{"--max-concurrent-turns=100000", "--probe-interval-seconds=86400"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -107,7 +107,7 @@ func runManager(t *testing.T, cfg *rest.Config, watched []string) (refusals func
 	options := manager.Options{
 		DataDir: t.TempDir(), Namespace: "capstan-system", ExecutorName: "capstan-0", WatchNamespaces: watched, LeaderElect: true,
 		MaxConcurrentTurns: 10, MetricsBindAddress: "0", HealthProbeBindAddress: "0", LogFormat: "json", LogLevel: "info",
-		ProbeIntervalSeconds: 1,
+		ProbeIntervalSeconds: 1, ToolAllowCIDRs: []string{"127.0.0.0/8", "::1/128"},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -56,7 +56,8 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("Roles by namespace (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff([]string{"capstan-system-capstan-turn-reader"}, clusterRoles(objects)); diff != "" {
+		people := []string{"capstan-system-capstan-turn-reader", "capstan-system-capstan-approver"}
+		if diff := cmp.Diff(people, clusterRoles(objects)); diff != "" {
 			t.Errorf("cluster-wide roles, of which the manager has none, since every kind it reads is namespaced (-want +got):\n%s", diff)
 		}
 		if role := one[*rbacv1.ClusterRoleBinding](t, objects).RoleRef.Name; role != "system:auth-delegator" {
@@ -82,8 +83,17 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 	})
 }
 
-// turnReader ends the name of the role for who reads conversations, which is bound to nobody.
-const turnReader = "capstan-turn-reader"
+// The ends of the names of the roles for people, which are bound to nobody: for who reads conversations, and for who approves
+// calls.
+const (
+	turnReader = "capstan-turn-reader"
+	approver   = "capstan-approver"
+)
+
+// forPeople says whether a role is one of these.
+func forPeople(name string) bool {
+	return strings.HasSuffix(name, turnReader) || strings.HasSuffix(name, approver)
+}
 
 func clusterRoles(objects []runtime.Object) []string {
 	var names []string
@@ -96,34 +106,39 @@ func clusterRoles(objects []runtime.Object) []string {
 // managerRole returns the one ClusterRole of the manager.
 func managerRole(t *testing.T, objects []runtime.Object) *rbacv1.ClusterRole {
 	t.Helper()
-	roles := slices.DeleteFunc(every[*rbacv1.ClusterRole](objects), func(r *rbacv1.ClusterRole) bool { return strings.HasSuffix(r.Name, turnReader) })
+	roles := slices.DeleteFunc(every[*rbacv1.ClusterRole](objects), func(r *rbacv1.ClusterRole) bool { return forPeople(r.Name) })
 	if len(roles) != 1 {
 		t.Fatalf("got %d ClusterRoles of the manager, want one", len(roles))
 	}
 	return roles[0]
 }
 
-func TestConversationsAreReadByWhoIsToldToAlone(t *testing.T) {
+func TestConversationsAreReadAndCallsApprovedByWhoIsToldToAlone(t *testing.T) {
 	for name, objects := range manifests(t) {
 		t.Run(name, func(t *testing.T) {
-			readers := 0
+			rules := map[string][]rbacv1.PolicyRule{}
 			for _, role := range every[*rbacv1.ClusterRole](objects) {
-				if !strings.HasSuffix(role.Name, turnReader) {
+				if !forPeople(role.Name) {
 					continue
 				}
-				readers++
-				want := []rbacv1.PolicyRule{{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns", "turns/log"}, Verbs: []string{"get"}}}
-				if diff := cmp.Diff(want, role.Rules); diff != "" {
-					t.Errorf("rules (-want +got):\n%s", diff)
-				}
+				rules[role.Name[strings.LastIndex(role.Name, "capstan-"):]] = role.Rules
 				for label := range role.Labels {
 					if strings.HasPrefix(label, "rbac.authorization.k8s.io/aggregate-to-") {
-						t.Errorf("got the label %s, want it part of no other role: a conversation is more than a view of objects", label)
+						t.Errorf("got the label %s, want it part of no other role: to read conversations and to approve is more than to view and edit objects", label)
 					}
 				}
 			}
-			if readers != 1 {
-				t.Errorf("got %d ClusterRoles for readers, want one", readers)
+			group := []string{"capstan.dev"}
+			want := map[string][]rbacv1.PolicyRule{
+				turnReader: {{APIGroups: group, Resources: []string{"turns", "turns/log"}, Verbs: []string{"get"}}},
+				approver: {
+					{APIGroups: group, Resources: []string{"toolapprovals"}, Verbs: []string{"create", "get", "list"}},
+					{APIGroups: group, Resources: []string{"turns"}, Verbs: []string{"get", "list", "watch"}},
+					{APIGroups: group, Resources: []string{"turns/log"}, Verbs: []string{"get"}},
+				},
+			}
+			if diff := cmp.Diff(want, rules); diff != "" {
+				t.Errorf("rules of the roles for people (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -134,7 +149,9 @@ func TestRulesAreLeastPrivilege(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var rules []rbacv1.PolicyRule
 			for _, role := range every[*rbacv1.ClusterRole](objects) {
-				rules = append(rules, role.Rules...)
+				if !forPeople(role.Name) { // which another test holds to the letter
+					rules = append(rules, role.Rules...)
+				}
 			}
 			for _, role := range every[*rbacv1.Role](objects) {
 				rules = append(rules, role.Rules...)
@@ -165,7 +182,11 @@ func checkRule(t *testing.T, rule rbacv1.PolicyRule) {
 	if slices.Contains(rule.Resources, "secrets") && !slices.Equal(rule.Verbs, []string{"get"}) {
 		t.Errorf("verbs on Secrets = %v, want get only: with list or watch every Secret of the namespace can be read", rule.Verbs)
 	}
-	spec := []string{"configmaps", "agents", "modelproviders", "promptprofiles", "turns"}
+	// Turns alone are made, for sub-agents, and patched, to cancel those: their spec is immutable but for that.
+	spec := []string{"configmaps", "agents", "modelproviders", "promptprofiles", "toolapprovals", "toolservers"}
+	if slices.Contains(rule.Resources, "turns") && (len(rule.Resources) > 1 || slices.Contains(rule.Verbs, "update")) {
+		t.Errorf("rule %v lets Turns be replaced, or others be made like them, want a rule of their own", rule)
+	}
 	if slices.ContainsFunc(rule.Resources, func(r string) bool { return slices.Contains(spec, r) }) {
 		for _, verb := range []string{"create", "update", "patch"} {
 			if slices.Contains(rule.Verbs, verb) {
@@ -181,7 +202,7 @@ func TestBindingsJoinRolesAndServiceAccount(t *testing.T) {
 			account := subjectOf(t, objects)
 			known := map[string]bool{}
 			for _, role := range clusterRoles(objects) {
-				known["ClusterRole/"+role] = !strings.HasSuffix(role, turnReader)
+				known["ClusterRole/"+role] = !forPeople(role)
 			}
 			if strings.Contains(name, "Namespaced") {
 				known["ClusterRole/system:auth-delegator"] = true // every cluster has it

@@ -145,6 +145,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"GraceTooLong":        {[]string{"shutdownGraceSeconds=30"}, []string{"terminationGracePeriodSeconds must be at least 41 for shutdownGraceSeconds 30"}},
 		"ExecutorsOfSQLite":   {[]string{"executor.separate=true"}, []string{"executor.separate needs store.url"}},
 		"Retention":           {[]string{"journalRetention=aDay"}, []string{"/journalRetention", "aDay"}},
+		"NoPrefix":            {[]string{"connections.allowCIDRs={tools.example.com}"}, []string{"/connections/allowCIDRs/0", "tools.example.com"}},
 		"SamePort":            {[]string{"metrics.port=8081"}, []string{"metrics.port and health.port must differ"}},
 		"NothingToScrape":     {[]string{"metrics.enabled=false", "metrics.serviceMonitor.enabled=true"}, []string{"serviceMonitor.enabled needs metrics.enabled"}},
 		"NoAccount":           {[]string{"serviceAccount.create=false"}, []string{"serviceAccount.name must be set"}},

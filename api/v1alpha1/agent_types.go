@@ -36,6 +36,35 @@ type AgentSpec struct {
 	// +kubebuilder:default="Off"
 	Thinking ThinkingLevel `json:"thinking,omitempty"`
 
+	// reasoningText says what becomes of the text of a model's reasoning: Discard (the default), or Journal, which keeps it in
+	// the Turn's journal. It is never part of an answer, nor sent back to a model.
+	// +optional
+	// +kubebuilder:default=Discard
+	ReasoningText ReasoningText `json:"reasoningText,omitempty"`
+
+	// reflectEveryTurns asks the model to check its draft against the request and the results of tools in every Turn of a
+	// Session whose number is a multiple of this, by one more request that may replace the draft; from 0 (never, the default) to
+	// 1000. A Turn without a Session has the number 1.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	ReflectEveryTurns int32 `json:"reflectEveryTurns,omitempty"`
+
+	// tools that the model may call, at most 32 entries: those of ToolServers, and other Agents. Where two have the same name,
+	// all of that name get the name of their server and '_' before it.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Tools []AgentTool `json:"tools,omitempty"`
+
+	// toolPolicy says how tools are chosen and called.
+	// +optional
+	ToolPolicy *ToolPolicy `json:"toolPolicy,omitempty"`
+
+	// context says what happens when a conversation comes near the model's context window.
+	// +optional
+	Context *AgentContext `json:"context,omitempty"`
+
 	// memory says what of a Turn's memories the prompt gets.
 	// +optional
 	Memory *AgentMemory `json:"memory,omitempty"`
@@ -167,7 +196,7 @@ type AgentStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the agent: ProfileResolved, ModelsResolved, and Ready, which is True when the others are.
+	// conditions of the agent: ProfileResolved, ModelsResolved, ToolsResolved, and Ready, which is True when the others are.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -175,11 +204,19 @@ type AgentStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// promptRenderHash is the SHA-256, in hexadecimal, of the stable part of this agent's prompt for the first model of
-	// its chain, with the profile's defaults. A Turn without parameters on that model reports the same, unless the texts use
-	// .Turn.
+	// its chain, with the profile's defaults and without tools, whose schemas are not known here. A Turn without parameters on
+	// that model reports the same if its agent has no tools and the texts do not use .Turn.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	PromptRenderHash string `json:"promptRenderHash,omitempty"`
+
+	// tools that a Turn of this agent would be offered by now, in their order, and after them those of the role ContextPack; the
+	// first 128. Those of a server that nobody has reached yet are missing. Where toolPolicy.selection is Semantic, they are all
+	// that it chooses among.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Tools []ExposedTool `json:"tools,omitempty"`
 }
 
 // Agent is what runs: a prompt, a chain of models and limits. Each of its runs is a Turn.

@@ -2,7 +2,7 @@ package v1alpha1
 
 // Conditions of every kind but Turn.
 const (
-	// ConditionReady is the main condition of Agent, PromptProfile and ModelProvider.
+	// ConditionReady is the main condition of Agent, PromptProfile, ModelProvider, ToolServer and Session.
 	ConditionReady = "Ready"
 
 	// ReasonReady surfaces when the object can be used.
@@ -28,6 +28,15 @@ const (
 	ReasonEndpointUnreachable = "EndpointUnreachable"
 )
 
+// Reasons of a ToolServer's Ready condition, beside SecretNotFound, CredentialsRejected and EndpointUnreachable: Agents stay
+// Ready then, and calls of its tools fail as unavailable.
+const (
+	// ReasonProtocolError surfaces when the server answered, but not as an MCP server does.
+	ReasonProtocolError = "ProtocolError"
+	// ReasonAddressRefused surfaces when the server's address is one that this manager does not connect to.
+	ReasonAddressRefused = "AddressRefused"
+)
+
 // Reasons of a PromptProfile's Ready condition.
 const (
 	// ReasonRenderFailed surfaces when the profile cannot be rendered; the message has the field and, for a text, the
@@ -49,7 +58,14 @@ const (
 	// ConditionModelsResolved is True when all ModelProviders of the agent's chain are there and have usable credentials.
 	ConditionModelsResolved = "ModelsResolved"
 
-	// ReasonResolved surfaces on ProfileResolved and ModelsResolved when all is there.
+	// ConditionToolsResolved is True when all ToolServers and sub-agents that the agent names are there. A server that is out of
+	// reach does not count.
+	ConditionToolsResolved = "ToolsResolved"
+	// ReasonToolServerNotFound surfaces when a ToolServer does not exist.
+	ReasonToolServerNotFound = "ToolServerNotFound"
+	// ReasonSubAgentNotFound surfaces when a sub-agent does not exist.
+	ReasonSubAgentNotFound = "SubAgentNotFound"
+	// ReasonResolved surfaces on ProfileResolved, ModelsResolved and ToolsResolved when all is there.
 	ReasonResolved = "Resolved"
 	// ReasonProfileNotFound surfaces when the PromptProfile does not exist.
 	ReasonProfileNotFound = "ProfileNotFound"
@@ -103,6 +119,11 @@ const (
 	TurnReasonQueued = "Queued"
 	// TurnReasonRunning surfaces when the Turn is bound to an executor.
 	TurnReasonRunning = "Running"
+	// TurnReasonAwaitingApproval surfaces when a call waits for somebody's decision: see status.pendingApprovals. Nothing runs
+	// meanwhile, nor does the Turn's time.
+	TurnReasonAwaitingApproval = "AwaitingApproval"
+	// TurnReasonWaitingForSubAgent surfaces when the Turn of a sub-agent has not ended: see status.awaitedTurns.
+	TurnReasonWaitingForSubAgent = "WaitingForSubAgent"
 	// TurnReasonSuspended surfaces when desiredState is Suspended and the run has stopped.
 	TurnReasonSuspended = "Suspended"
 )
@@ -133,7 +154,8 @@ const (
 	TurnReasonDeadlineExceeded = "DeadlineExceeded"
 	// TurnReasonContextLimitExceeded surfaces when the prompt is longer than the model's context window.
 	TurnReasonContextLimitExceeded = "ContextLimitExceeded"
-	// TurnReasonOutputInvalid surfaces when the model's answer was cut off at a limit of its length.
+	// TurnReasonOutputInvalid surfaces when the model's answer was cut off at a limit of its length, or does not fit the Turn's
+	// schema.
 	TurnReasonOutputInvalid = "OutputInvalid"
 	// TurnReasonPolicyViolated surfaces when the provider's content filter withheld the answer.
 	TurnReasonPolicyViolated = "PolicyViolated"
@@ -165,6 +187,10 @@ const (
 	EventCancelled = "Cancelled"
 	// EventFallbackUsed is emitted when not the first model of the chain served.
 	EventFallbackUsed = "FallbackUsed"
+	// EventAwaitingApproval is emitted when a call waits for somebody's decision.
+	EventAwaitingApproval = "AwaitingApproval"
+	// EventContextWarning is emitted, at the end, when the conversation has come near the model's context window.
+	EventContextWarning = "ContextWarning"
 	// EventResumed is emitted when a Turn was taken up again from what its journal held.
 	EventResumed = "Resumed"
 )

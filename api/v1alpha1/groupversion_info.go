@@ -32,6 +32,8 @@ func addKnownTypes(s *runtime.Scheme) error {
 		&ModelProvider{}, &ModelProviderList{},
 		&PromptProfile{}, &PromptProfileList{},
 		&Session{}, &SessionList{},
+		&ToolApproval{}, &ToolApprovalList{},
+		&ToolServer{}, &ToolServerList{},
 		&Turn{}, &TurnList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)

@@ -38,6 +38,10 @@ type ModelProviderSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(h, self.exists_one(other, other.name.lowerAscii() == h.name.lowerAscii()))",message="headers must not repeat a name: upper and lower case are the same in HTTP"
 	Headers []Header `json:"headers,omitempty"`
 
+	// tls says whom to trust beyond the system's certificate authorities.
+	// +optional
+	TLS *ClientTLS `json:"tls,omitempty"`
+
 	// models the endpoint serves that Capstan should know the prices of, at most 64. A model that is not listed can be
 	// used too; its Turns then have no cost.
 	// +optional
@@ -95,10 +99,43 @@ type Model struct {
 	// +kubebuilder:validation:MaxLength=256
 	Name string `json:"name"`
 
+	// contextWindow is how many tokens the model takes, prompt and reply together, from 1 to 100000000. Without it a
+	// conversation is shortened only when the endpoint says that it is too long.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000000
+	ContextWindow *int64 `json:"contextWindow,omitempty"`
+
+	// maxOutputTokens is how many tokens a reply may have, from 1 to 100000000. It bounds what is set aside of the context
+	// window for the reply.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000000
+	MaxOutputTokens *int64 `json:"maxOutputTokens,omitempty"`
+
+	// capabilities of the model beyond plain chat. StructuredOutput: it keeps to a JSON Schema by itself; Reasoning: it has a
+	// setting for how long it thinks. Tools and Streaming are taken for granted and may be listed.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	Capabilities []ModelCapability `json:"capabilities,omitempty"`
+
 	// pricing turns the tokens of a Turn into its cost. Without it, the Turns of this model have no cost.
 	// +optional
 	Pricing *Pricing `json:"pricing,omitempty"`
 }
+
+// ModelCapability is something that a model can do.
+// +kubebuilder:validation:Enum=Tools;Streaming;StructuredOutput;Reasoning
+type ModelCapability string
+
+// The capabilities of models.
+const (
+	CapabilityTools            ModelCapability = "Tools"
+	CapabilityStreaming        ModelCapability = "Streaming"
+	CapabilityStructuredOutput ModelCapability = "StructuredOutput"
+	CapabilityReasoning        ModelCapability = "Reasoning"
+)
 
 // Pricing is what a million tokens of a model cost.
 type Pricing struct {

@@ -105,6 +105,14 @@ type PromptProfileSpec struct {
 	// +optional
 	Shaping *Shaping `json:"shaping,omitempty"`
 
+	// pinnedTools are the names of tools that are offered whatever else toolPolicy.selection chooses, at most 32.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	PinnedTools []string `json:"pinnedTools,omitempty"`
+
 	// skills that an Agent can load into its prompt, or make available, by their keys; at most 32.
 	// +optional
 	// +listType=map

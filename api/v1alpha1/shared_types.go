@@ -27,6 +27,14 @@ type SecretKeyReference struct {
 	Key string `json:"key"`
 }
 
+// ClientTLS says whom to trust.
+type ClientTLS struct {
+	// caBundleRef names the Secret key that holds certificates of authorities, in PEM. They are trusted beside those of the
+	// system.
+	// +required
+	CABundleRef SecretKeyReference `json:"caBundleRef"`
+}
+
 // Limits bound a Turn. They come from the Turn, its Agent and the manager's flags; the lowest of each wins,
 // so a Turn may lower a limit of its Agent and never raise it.
 // +kubebuilder:validation:MinProperties=1
@@ -78,6 +86,20 @@ type Limits struct {
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$") && self.matches(r"[1-9]")`,message="maxCost must be a decimal above 0 with at most 12 digits before and 10 after the point, such as 0.50"
 	MaxCost *string `json:"maxCost,omitempty"`
+
+	// maxDepth is how many agents deep the Turn may hand work on, from 0 (to no sub-agent) to 8; 3 where neither Turn nor
+	// Agent gives one. At the last depth no sub-agent is offered.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=8
+	MaxDepth *int32 `json:"maxDepth,omitempty"`
+
+	// approvalTimeoutSeconds is how long a call waits for somebody's decision, in seconds, from 1 to 2592000; 86400 where
+	// neither Turn nor Agent gives one. Its end is a denial. The Turn's own time does not run meanwhile.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2592000
+	ApprovalTimeoutSeconds *int32 `json:"approvalTimeoutSeconds,omitempty"`
 }
 
 const (
@@ -85,6 +107,10 @@ const (
 	DefaultMaxSteps int32 = 6
 	// DefaultMaxToolCalls is how many calls of tools a Turn makes where neither it nor its Agent says.
 	DefaultMaxToolCalls int32 = 25
+	// DefaultMaxDepth is how many agents deep a Turn hands work on where neither it nor its Agent says.
+	DefaultMaxDepth int32 = 3
+	// DefaultApprovalTimeoutSeconds is how long a call waits for a decision where neither the Turn nor its Agent says.
+	DefaultApprovalTimeoutSeconds int32 = 86_400
 	// DefaultTimeoutSeconds is the wall time of a Turn where neither it nor its Agent gives one.
 	DefaultTimeoutSeconds int32 = 60
 	// DefaultStartingDeadlineSeconds is how long a Turn waits to start where neither it nor its Agent says.

@@ -85,6 +85,17 @@ func MaxToolCalls(limits ...*Limits) int {
 	return int(lowestOf(DefaultMaxToolCalls, func(l *Limits) *int32 { return l.MaxToolCalls }, limits))
 }
 
+// MaxDepth returns how many agents deep a Turn of these limits hands work on: the lowest that is given, else DefaultMaxDepth.
+func MaxDepth(limits ...*Limits) int {
+	return int(lowestOf(DefaultMaxDepth, func(l *Limits) *int32 { return l.MaxDepth }, limits))
+}
+
+// ApprovalTimeout returns how long a call of a Turn of these limits waits for a decision: the lowest that is given, else
+// DefaultApprovalTimeoutSeconds.
+func ApprovalTimeout(limits ...*Limits) time.Duration {
+	return lowest(DefaultApprovalTimeoutSeconds, func(l *Limits) *int32 { return l.ApprovalTimeoutSeconds }, limits)
+}
+
 func lowest(otherwise int32, of func(*Limits) *int32, limits []*Limits) time.Duration {
 	return time.Duration(lowestOf(otherwise, of, limits)) * time.Second
 }

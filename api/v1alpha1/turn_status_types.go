@@ -1,15 +1,20 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // StopReason is why the run of a Turn stopped.
-// +kubebuilder:validation:Enum=Completed;Prepared;MaxSteps;Budget;MaxOutputTokens;ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;SessionClosed;Interrupted;Cancelled
+// +kubebuilder:validation:Enum=Completed;ToolEnded;Prepared;MaxSteps;Budget;MaxOutputTokens;OutputInvalid;ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;SessionClosed;Interrupted;Cancelled
 type StopReason string
 
 // The reasons a run stops for.
 const (
 	// StopCompleted means that the model finished its answer.
 	StopCompleted StopReason = "Completed"
+	// StopToolEnded means that a tool that ends Turns has succeeded; its result is the answer.
+	StopToolEnded StopReason = "ToolEnded"
 	// StopPrepared means that the Turn was to be prepared only.
 	StopPrepared StopReason = "Prepared"
 	// StopMaxSteps means that the Turn was out of steps; its result is the best answer from what was known.
@@ -18,6 +23,8 @@ const (
 	StopBudget StopReason = "Budget"
 	// StopMaxOutputTokens means that the answer was cut off at a limit of its length.
 	StopMaxOutputTokens StopReason = "MaxOutputTokens"
+	// StopOutputInvalid means that the answer did not fit the Turn's schema, also after it was sent back twice.
+	StopOutputInvalid StopReason = "OutputInvalid"
 	// StopContentFilter means that the provider's content filter withheld the answer.
 	StopContentFilter StopReason = "ContentFilter"
 	// StopContextLength means that the prompt was longer than the model's context window.
@@ -70,8 +77,32 @@ type TurnStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	DurationMilliseconds *int64 `json:"durationMilliseconds,omitempty"`
 
-	// stopReason is why the run stopped: Completed, Prepared, MaxSteps (the result is the best answer by then), Budget (of
-	// tokens or cost), MaxOutputTokens (the answer was cut off), ContentFilter, ContextLength (the prompt is too long for the
+	// parkedTime is when the Turn began to wait for somebody's decision; absent while it does not. Its deadline does not run.
+	// +optional
+	ParkedTime *metav1.MicroTime `json:"parkedTime,omitempty"`
+
+	// parkedMilliseconds is how long it has waited for decisions before, in milliseconds. The deadline is later by it.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ParkedMilliseconds int64 `json:"parkedMilliseconds,omitempty"`
+
+	// pendingApprovals are the calls that wait for somebody's decision, at most 25: create a ToolApproval for each, or use
+	// capstan approve.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=25
+	PendingApprovals []PendingApproval `json:"pendingApprovals,omitempty"`
+
+	// awaitedTurns are the names of the Turns of sub-agents that this one waits for.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=25
+	// +kubebuilder:validation:items:MaxLength=253
+	AwaitedTurns []string `json:"awaitedTurns,omitempty"`
+
+	// stopReason is why the run stopped: Completed, ToolEnded (a tool that ends Turns has succeeded), Prepared, MaxSteps (the
+	// result is the best answer by then), Budget (of tokens or cost), MaxOutputTokens (the answer was cut off), OutputInvalid
+	// (the answer does not fit the schema), ContentFilter, ContextLength (the prompt is too long for the
 	// model), ModelError (no model gave a usable answer), PreparationError, InvalidSpec, Deadline, SessionClosed,
 	// Interrupted (by a fault of Capstan, or of its journal) or Cancelled.
 	// +optional
@@ -91,6 +122,13 @@ type TurnStatus struct {
 	// +optional
 	Steps *StepCounts `json:"steps,omitempty"`
 
+	// toolCalls are the newest calls that the model has asked for, oldest first: 50, or as many as fit into 16 KiB. The journal
+	// has them all.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=50
+	ToolCalls []ToolCallRecord `json:"toolCalls,omitempty"`
+
 	// result is the answer.
 	// +optional
 	Result *TurnResult `json:"result,omitempty"`
@@ -99,6 +137,11 @@ type TurnStatus struct {
 	// provider reported none.
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
+
+	// subAgentUsage is what the Turns of sub-agents took and cost, theirs included. It counts against this Turn's budget, and is
+	// not part of usage.
+	// +optional
+	SubAgentUsage *Usage `json:"subAgentUsage,omitempty"`
 
 	// decision is the record of how the answer was reached.
 	// +optional
@@ -175,6 +218,12 @@ type Preparation struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ToolCount int32 `json:"toolCount"`
+
+	// toolsLeftOut is the number of tools that the model was not offered, because there are more than
+	// toolPolicy.maxToolsPerTurn.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ToolsLeftOut int32 `json:"toolsLeftOut,omitempty"`
 
 	// messageCount is the number of messages the model got.
 	// +required
@@ -284,6 +333,26 @@ type StepCounts struct {
 	// +kubebuilder:validation:Minimum=0
 	ToolCalls int32 `json:"toolCalls,omitempty"`
 
+	// toolRepairs is the number of calls whose arguments were repaired.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ToolRepairs int32 `json:"toolRepairs,omitempty"`
+
+	// toolRetries is the number of calls that were made once more after a time-out.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ToolRetries int32 `json:"toolRetries,omitempty"`
+
+	// compactions is how often older messages were replaced by a summary.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Compactions int32 `json:"compactions,omitempty"`
+
+	// reflections is how often the model checked its draft.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Reflections int32 `json:"reflections,omitempty"`
+
 	// unknownOutcomes is the number of calls of which nobody knows whether they were done, of tools that may not be called
 	// twice: the run was cut off between intent and result, or the tool gave none in time. The model was told so.
 	// +optional
@@ -317,6 +386,11 @@ type TurnResult struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=80
 	Preview string `json:"preview,omitempty"`
+
+	// data is the structured answer, where the Turn asks for one and it is at most 32768 bytes of JSON; text has it, too.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Data *apiextensionsv1.JSON `json:"data,omitempty"`
 
 	// artifacts are what the result holds beyond this status, at most 8. The manager's read API has them.
 	// +optional
@@ -406,14 +480,18 @@ type Cost struct {
 }
 
 // Strategy is the way an answer was reached.
-// +kubebuilder:validation:Enum=DirectAnswer;ToolAssisted
+// +kubebuilder:validation:Enum=DirectAnswer;WebAugmented;RetrievalAugmented;ToolAssisted
 type Strategy string
 
 // The ways to an answer.
 const (
 	// StrategyDirectAnswer means that the model answered from its prompt, without tools.
 	StrategyDirectAnswer Strategy = "DirectAnswer"
-	// StrategyToolAssisted means that tools were called.
+	// StrategyWebAugmented means that a tool of the role WebSearch was called.
+	StrategyWebAugmented Strategy = "WebAugmented"
+	// StrategyRetrievalAugmented means that a tool of the role LocalSearch or ContextPack was called, and none that searches the web.
+	StrategyRetrievalAugmented Strategy = "RetrievalAugmented"
+	// StrategyToolAssisted means that other tools were called.
 	StrategyToolAssisted Strategy = "ToolAssisted"
 )
 
@@ -424,9 +502,17 @@ type Decision struct {
 	// +kubebuilder:validation:MaxLength=128
 	Key string `json:"key"`
 
-	// strategy is the way the answer was reached. DirectAnswer: from the prompt, without tools; ToolAssisted: with tools.
+	// strategy is the way the answer was reached, by the tools that were called. DirectAnswer: none; WebAugmented: one of the
+	// role WebSearch; RetrievalAugmented: else one of the role LocalSearch or ContextPack; ToolAssisted: others.
 	// +required
 	Strategy Strategy `json:"strategy"`
+
+	// toolsUsed are the names of the tools that were called, sorted, at most 64.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
+	ToolsUsed []string `json:"toolsUsed,omitempty"`
 
 	// promptRenderHash of the prompt, as in preparation.
 	// +required

@@ -1,6 +1,9 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // Execution says how far a Turn goes.
 // +kubebuilder:validation:Enum=Run;PrepareOnly
@@ -60,6 +63,9 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.depth) == has(oldSelf.depth)",message="depth must not change: create a new Turn instead",fieldPath=".depth"
 // +kubebuilder:validation:XValidation:rule="has(self.shaping) == has(oldSelf.shaping)",message="shaping must not change: create a new Turn instead",fieldPath=".shaping"
 // +kubebuilder:validation:XValidation:rule="has(self.guardrails) == has(oldSelf.guardrails)",message="guardrails must not change: create a new Turn instead",fieldPath=".guardrails"
+// +kubebuilder:validation:XValidation:rule="has(self.webMode) == has(oldSelf.webMode)",message="webMode must not change: create a new Turn instead",fieldPath=".webMode"
+// +kubebuilder:validation:XValidation:rule="has(self.topK) == has(oldSelf.topK)",message="topK must not change: create a new Turn instead",fieldPath=".topK"
+// +kubebuilder:validation:XValidation:rule="has(self.output) == has(oldSelf.output)",message="output must not change: create a new Turn instead",fieldPath=".output"
 // +kubebuilder:validation:XValidation:rule="has(self.limits) == has(oldSelf.limits)",message="limits must not change: create a new Turn instead",fieldPath=".limits"
 type TurnSpec struct {
 	// agentRef names the Agent that answers. A Turn may be created before its Agent.
@@ -142,6 +148,23 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="model must not change: create a new Turn instead"
 	Model string `json:"model,omitempty"`
 
+	// webMode says whether tools of the role WebSearch may be called: Off (the default; in YAML "Off", in quotes) or On.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="webMode must not change: create a new Turn instead"
+	WebMode WebMode `json:"webMode,omitempty"`
+
+	// topK is how many results tools of the role ContextPack are asked for, from 1 to 100. Default 8.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="topK must not change: create a new Turn instead"
+	TopK *int32 `json:"topK,omitempty"`
+
+	// output asks for a structured answer.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="output must not change: create a new Turn instead"
+	Output *TurnOutput `json:"output,omitempty"`
+
 	// citations says whether the result lists the sources of the facts it was given. Default Show.
 	// +optional
 	// +kubebuilder:default=Show
@@ -173,6 +196,31 @@ type TurnSpec struct {
 	// +kubebuilder:validation:Maximum=31536000
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 }
+
+// WebMode says whether the web may be searched.
+// +kubebuilder:validation:Enum=Off;On
+type WebMode string
+
+const (
+	// WebModeOff refuses calls of tools of the role WebSearch.
+	WebModeOff WebMode = "Off"
+	// WebModeOn allows them.
+	WebModeOn WebMode = "On"
+)
+
+// TurnOutput asks for a structured answer.
+type TurnOutput struct {
+	// schema is the JSON Schema (2020-12) of the answer, which is then JSON and is in status.result.data. References to
+	// other documents are not followed. An answer that does not fit is sent back to the model with what is wrong, at most twice;
+	// then the Turn ends with reason OutputInvalid.
+	// +required
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Schema apiextensionsv1.JSON `json:"schema"`
+}
+
+// DefaultTopK is how many results tools of the role ContextPack are asked for where a Turn does not say.
+const DefaultTopK = 8
 
 // Parameter is the value of a variable.
 type Parameter struct {

@@ -3,7 +3,8 @@
 //
 //   - config/crd/bases/*.yaml, byte for byte, to charts/capstan/files/crds;
 //   - the rules of the ClusterRole and of the Role in config/rbac/role.yaml to charts/capstan/files, where the chart's
-//     templates put them into the Roles that its values ask for.
+//     templates put them into the Roles that its values ask for;
+//   - the policy of ToolApprovals in config/policy, byte for byte, to charts/capstan/files, where a template takes its spec.
 //
 // Run it from the root of the repository: go run ./hack/chart. Running it again changes nothing.
 package main
@@ -32,6 +33,9 @@ const (
 	managerRules = "charts/capstan/files/manager-rules.yaml"
 	// ownRules are those of the Role: they hold in the manager's own namespace.
 	ownRules = "charts/capstan/files/own-namespace-rules.yaml"
+
+	policySource = "config/policy/toolapproval_policy.yaml"
+	policyTarget = "charts/capstan/files/toolapproval-policy.yaml"
 )
 
 func main() {
@@ -48,7 +52,14 @@ func sync(root string) error {
 	if err := syncCRDs(filepath.Join(root, crdSource), filepath.Join(root, crdTarget)); err != nil {
 		return err
 	}
-	return syncRules(root)
+	if err := syncRules(root); err != nil {
+		return err
+	}
+	policy, err := os.ReadFile(filepath.Join(root, policySource))
+	if err != nil {
+		return fmt.Errorf("failed to read the policy of ToolApprovals: %w", err)
+	}
+	return write(filepath.Join(root, policyTarget), policy)
 }
 
 // syncCRDs makes the YAML files of target the same as those of source; one that source no longer has goes.

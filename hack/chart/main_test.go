@@ -10,6 +10,7 @@ import (
 
 const (
 	clusterRole = "kind: ClusterRole\nmetadata: {name: manager}\nrules: [{apiGroups: [capstan.dev], resources: [turns], verbs: [get]}]\n"
+	policy      = "# {{ no template }}\nkind: ValidatingAdmissionPolicy\nspec: {failurePolicy: Fail}\n"
 	role        = "kind: Role\nmetadata: {name: manager}\nrules: [{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get]}]\n"
 )
 
@@ -18,6 +19,7 @@ func repository(t *testing.T, roles string, crds map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
 	put(t, filepath.Join(root, roleSource), roles)
+	put(t, filepath.Join(root, policySource), policy)
 	for name, text := range crds {
 		put(t, filepath.Join(root, crdSource, name), text)
 	}
@@ -58,6 +60,9 @@ func TestSyncCopiesCRDsAndSplitsRules(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(root, crdTarget, "gone.yaml")); !os.IsNotExist(err) {
 		t.Errorf("a CRD that is no longer generated is still in the chart (%v)", err)
+	}
+	if got := get(t, filepath.Join(root, policyTarget)); got != policy {
+		t.Errorf("policy in the chart = %q, want the source byte for byte: %q", got, policy)
 	}
 	for path, want := range map[string]string{managerRules: "- turns", ownRules: "- leases"} {
 		if got := get(t, filepath.Join(root, path)); !strings.Contains(got, want) || strings.Count(got, "verbs:") != 1 {

@@ -84,6 +84,12 @@ spec:
         - --log-level={{ .Values.log.level }}
         - --shutdown-grace-seconds={{ int .Values.shutdownGraceSeconds }}
         - --probe-interval-seconds={{ int .Values.probeIntervalSeconds }}
+        {{- with .Values.connections.allowCIDRs }}
+        - --tool-allow-cidrs={{ join "," . }}
+        {{- end }}
+        {{- with .Values.connections.denyCIDRs }}
+        - --tool-deny-cidrs={{ join "," . }}
+        {{- end }}
         {{- if .Values.skillsConfigMap }}
         - --skills-file=/etc/capstan/skills/skills.yaml
         {{- end }}
