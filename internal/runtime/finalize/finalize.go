@@ -4,21 +4,31 @@ package finalize
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/shopspring/decimal"
 
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
 // MaxLocalCitations bounds the sources that a record lists.
 const MaxLocalCitations = 8
 
+// MaxToolsUsed bounds the tools that a decision lists.
+const MaxToolsUsed = 64
+
 // The ways to an answer.
 const (
 	// StrategyDirectAnswer means that the model answered from its prompt, without tools.
 	StrategyDirectAnswer = "DirectAnswer"
-	// StrategyToolAssisted means that tools were called.
+	// StrategyWebAugmented means that a tool was called that searches the web.
+	StrategyWebAugmented = "WebAugmented"
+	// StrategyRetrievalAugmented means that a tool was called that looks things up in what the organisation has, and none that
+	// searches the web.
+	StrategyRetrievalAugmented = "RetrievalAugmented"
+	// StrategyToolAssisted means that other tools were called.
 	StrategyToolAssisted = "ToolAssisted"
 )
 
@@ -42,10 +52,18 @@ type Input struct {
 	Spendings []Spending
 	// DecisionKey of the agent.
 	DecisionKey string
-	// ToolCalls that were made.
-	ToolCalls int
+	// Called are the tools that were called, in any order; a tool may be there more than once.
+	Called []Called
 	// Report of the preparation.
 	Report prepare.Report
+}
+
+// Called is a tool that was called.
+type Called struct {
+	// Name that the model knows it by.
+	Name string
+	// Role of it.
+	Role tool.Role
 }
 
 // Cost is an amount of money.
@@ -62,6 +80,8 @@ type Decision struct {
 	Strategy         string `json:"strategy"`
 	PromptRenderHash string `json:"promptRenderHash"`
 	ContextHash      string `json:"contextHash"`
+	// ToolsUsed are the names of the tools that were called, sorted, at most MaxToolsUsed.
+	ToolsUsed []string `json:"toolsUsed,omitempty"`
 }
 
 // Record of a Turn.
@@ -125,26 +145,40 @@ func total(in Input, r *Record) error {
 	return nil
 }
 
-func price(in Input, r *Record) error {
+func price(in Input, r *Record) (err error) {
+	r.Cost, err = add(in.Spendings)
+	return err
+}
+
+// Total adds up what was spent; nil where something has no price, or the prices are in several currencies.
+func Total(spendings []Spending) *Cost {
+	cost, err := add(spendings)
+	if err != nil {
+		return nil
+	}
+	return cost
+}
+
+func add(spendings []Spending) (*Cost, error) {
 	var sum decimal.Decimal
 	currency := ""
-	for _, s := range in.Spendings {
+	for _, s := range spendings {
 		if s.Usage == (model.Usage{}) {
 			continue
 		}
 		if s.Cost == nil {
-			return nil
+			return nil, nil //nolint:nilnil // because a cost that is not whole is none
 		}
 		if currency != "" && currency != s.Cost.Currency {
-			return fmt.Errorf("the models that were used have prices in %s and %s", currency, s.Cost.Currency)
+			return nil, fmt.Errorf("the models that were used have prices in %s and %s", currency, s.Cost.Currency)
 		}
 		currency = s.Cost.Currency
 		sum = sum.Add(s.Cost.Amount)
 	}
-	if currency != "" {
-		r.Cost = &Cost{Amount: sum.String(), Currency: currency}
+	if currency == "" {
+		return nil, nil //nolint:nilnil // because nothing was used
 	}
-	return nil
+	return &Cost{Amount: sum.String(), Currency: currency}, nil
 }
 
 func decide(in Input, r *Record) error {
@@ -152,11 +186,30 @@ func decide(in Input, r *Record) error {
 		return nil
 	}
 	r.Decision = &Decision{
-		Key: in.DecisionKey, Strategy: StrategyDirectAnswer,
+		Key: in.DecisionKey, Strategy: strategy(in.Called),
 		PromptRenderHash: in.Report.RenderHash, ContextHash: in.Report.ContextHash,
 	}
-	if in.ToolCalls > 0 {
-		r.Decision.Strategy = StrategyToolAssisted
+	for _, c := range in.Called {
+		r.Decision.ToolsUsed = append(r.Decision.ToolsUsed, c.Name)
 	}
+	slices.Sort(r.Decision.ToolsUsed)
+	r.Decision.ToolsUsed = slices.Compact(r.Decision.ToolsUsed)
+	r.Decision.ToolsUsed = r.Decision.ToolsUsed[:min(len(r.Decision.ToolsUsed), MaxToolsUsed)]
 	return nil
+}
+
+// strategy is the way to an answer, by the tools that were called on it.
+func strategy(called []Called) string {
+	with := func(roles ...tool.Role) bool {
+		return slices.ContainsFunc(called, func(c Called) bool { return slices.Contains(roles, c.Role) })
+	}
+	switch {
+	case len(called) == 0:
+		return StrategyDirectAnswer
+	case with(tool.WebSearch):
+		return StrategyWebAugmented
+	case with(tool.LocalSearch, tool.ContextPack):
+		return StrategyRetrievalAugmented
+	}
+	return StrategyToolAssisted
 }

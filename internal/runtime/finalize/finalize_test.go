@@ -11,6 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
 func cost(amount, currency string) *model.Cost {
@@ -110,10 +111,45 @@ func TestStepsAreGuarded(t *testing.T) {
 }
 
 func TestStrategy(t *testing.T) {
-	for calls, want := range map[int]string{0: StrategyDirectAnswer, 1: StrategyToolAssisted, 9: StrategyToolAssisted} {
-		if got := Make(Input{Answered: true, ToolCalls: calls}).Decision.Strategy; got != want {
-			t.Errorf("after %d calls of tools the strategy is %s, want %s", calls, got, want)
+	called := func(roles ...tool.Role) []Called {
+		var all []Called
+		for i, r := range roles {
+			all = append(all, Called{Name: fmt.Sprintf("t%d", i), Role: r})
 		}
+		return all
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		called []Called
+		want   string
+	}{
+		"none":            {"from the prompt alone", nil, StrategyDirectAnswer},
+		"other":           {"with tools", called(tool.Other), StrategyToolAssisted},
+		"of no role":      {"a tool of no role is another one", called(""), StrategyToolAssisted},
+		"local":           {"what the organisation knows", called(tool.Other, tool.LocalSearch), StrategyRetrievalAugmented},
+		"a context pack":  {"also before the model was asked", called(tool.ContextPack), StrategyRetrievalAugmented},
+		"the web":         {"the web goes before all", called(tool.ContextPack, tool.LocalSearch, tool.Other, tool.WebSearch), StrategyWebAugmented},
+		"the web at last": {"wherever it stands", called(tool.WebSearch, tool.Other), StrategyWebAugmented},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Make(Input{Answered: true, Called: tc.called}).Decision.Strategy; got != tc.want {
+				t.Errorf("the strategy is %s, want %s: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+func TestToolsUsed(t *testing.T) {
+	got := Make(Input{Answered: true, Called: []Called{{Name: "b"}, {Name: "a"}, {Name: "b"}}}).Decision.ToolsUsed
+	if diff := cmp.Diff([]string{"a", "b"}, got); diff != "" {
+		t.Errorf("sorted, each once: -want +got:\n%s", diff)
+	}
+	var many []Called
+	for i := range 100 {
+		many = append(many, Called{Name: fmt.Sprintf("t%02d", i)})
+	}
+	if got := Make(Input{Answered: true, Called: many}).Decision.ToolsUsed; len(got) != MaxToolsUsed || got[0] != "t00" {
+		t.Errorf("the decision lists %v, want the first %d", got, MaxToolsUsed)
 	}
 }
 

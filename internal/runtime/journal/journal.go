@@ -31,6 +31,22 @@ const (
 	ModelFailed Kind = "model.failed"
 	// ModelReplied means that a model replied. It is never asked again for the same step.
 	ModelReplied Kind = "model.replied"
+	// ToolsExposed is which tools the model is offered: what a Turn has is the same for its whole life.
+	ToolsExposed Kind = "tools.exposed"
+	// ToolRepaired means that the arguments of a call were repaired.
+	ToolRepaired Kind = "tool.repaired"
+	// ApprovalRequested means that a call waits for somebody's decision.
+	ApprovalRequested Kind = "approval.requested"
+	// ApprovalDecided is what was decided about a call.
+	ApprovalDecided Kind = "approval.decided"
+	// OutputRejected means that an answer does not fit the Turn's schema; the model is told why.
+	OutputRejected Kind = "output.rejected"
+	// Compacted means that older messages were replaced by a summary.
+	Compacted Kind = "compacted"
+	// Reflected means that the model has checked its draft; the payload is the answer from then on.
+	Reflected Kind = "reflected"
+	// ContextWarned means that the conversation has come near the model's context window. It is written once.
+	ContextWarned Kind = "context.warned"
 	// ToolIntended means that a tool is about to be called. Without a ToolFinished after it, nobody knows whether it was.
 	ToolIntended Kind = "tool.intended"
 	// ToolFinished is what became of a call that a model asked for: its result, or why there is none. The call is never made

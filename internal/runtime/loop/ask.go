@@ -19,17 +19,18 @@ const maxCutOff = 8
 
 // ask sends a request to one candidate, again where that may help, and journals the reply: from then on it is never bought
 // again. The error of a candidate that gave up is a *model.Error. There is an end if the budget does not allow an attempt.
-func (in Input) ask(ctx context.Context, c Candidate, ask model.Request, step int) (*End, error) {
+func (in Input) ask(ctx context.Context, c Candidate, q question) (*End, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
+	ask := q.request
 	ask.Model, ask.Parameters = c.Model, c.Parameters
-	sent, cutOff := in.State.sent(step, c)
+	sent, cutOff := in.State.sent(q.step, q.purpose, c)
 	// A run sends at least one request of its own: one that was cut off by a restart must not use up the only attempt. But
 	// there is an end to it, as the request itself may be what ends each run.
 	if sent >= c.Retry.MaxAttempts+maxCutOff {
 		return nil, gaveUp(sent, cutOff)
 	}
-	r := Request{Step: step, Provider: c.ProviderName, Model: c.Model, EstimatedTokens: estimate(in.State, ask.Messages)}
+	r := Request{Step: q.step, Purpose: q.purpose, Provider: c.ProviderName, Model: c.Model, EstimatedTokens: q.tokens}
 	r.EstimatedCost = c.Pricing.Cost(model.Usage{InputTokens: r.EstimatedTokens})
 	for r.Attempt = sent + 1; ; r.Attempt++ {
 		if err := in.safePoint(ctx); err != nil {
@@ -73,23 +74,41 @@ func (in Input) attempt(ctx context.Context, c Candidate, ask model.Request, r R
 	reply, err := guarded(ctx, c.Provider, ask)
 	took := time.Since(begin).Milliseconds()
 	if err == nil {
-		reply.Usage = bounded(reply.Usage)
+		reply = in.kept(reply, r.Purpose)
 		return nil, in.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
-			Step: r.Step, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage), DurationMS: took,
-			Last: r.Step > in.Limits.MaxSteps,
+			Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
+			DurationMS: took, Last: r.Purpose == ForStep && in.isLast(r.Step, reply),
 		}})
 	}
 	failure := model.AsError(err)
 	usage := bounded(failure.Usage)
 	// A request that was cut short was sent all the same: it counts, and so does what it used.
 	err = in.Record(journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
-		Step: r.Step, Provider: r.Provider, Model: r.Model, Kind: failure.Kind, Message: failure.Message,
+		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Kind: failure.Kind, Message: failure.Message,
 		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, Stack: stackOf(failure),
 	}})
 	if ctx.Err() != nil {
 		return nil, ended(ctx, err)
 	}
 	return failure, err
+}
+
+// kept is what the journal keeps of a reply.
+func (in Input) kept(reply model.Reply, purpose Purpose) model.Reply {
+	reply.Usage = bounded(reply.Usage)
+	if !in.KeepReasoning {
+		reply.Reasoning = ""
+	}
+	if purpose != ForStep {
+		reply.ToolCalls = nil // none was offered
+	}
+	return reply
+}
+
+// isLast says whether a reply is the last because the steps are used up. A model that asks for tools beyond them, where none is
+// offered, wanted more.
+func (in Input) isLast(number int, reply model.Reply) bool {
+	return in.lastStep(number) || number > in.Limits.MaxSteps && len(reply.ToolCalls) > 0
 }
 
 // bounded is a usage that can be added up and priced, whatever an endpoint has reported.

@@ -1,11 +1,14 @@
 package loop
 
 import (
+	"context"
 	"fmt"
+	"time"
 
 	"github.com/shopspring/decimal"
 
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
 // Limits bound a Turn over all its runs.
@@ -14,6 +17,8 @@ type Limits struct {
 	MaxSteps int
 	// MaxToolCalls is how many calls of tools it makes.
 	MaxToolCalls int
+	// ApprovalTimeout is how long a call waits for a decision; its end is a denial.
+	ApprovalTimeout time.Duration
 	// MaxTokens is how many tokens its requests may take, input and output together; 0 for any number. A request that was cut
 	// off takes what its prompt was estimated at.
 	MaxTokens int64
@@ -21,18 +26,21 @@ type Limits struct {
 	MaxCost decimal.Decimal
 }
 
-// charsPerToken estimates the tokens of messages of which no endpoint has said yet how many they have.
-const charsPerToken = 4
-
-// spent adds up all requests. Those that were cut off are of the budget, or a run that is cut off again and again would spend
-// without bound; they are not of the usage that is reported, as nobody knows theirs. Costs in several currencies are added as they are: a bound that is reached too early is
-// better than none.
+// spent adds up all requests, and what sub-agents took. Those that were cut off are of the budget, or a run that is cut off
+// again and again would spend without bound; they are not of the usage that is reported, as nobody knows theirs. Costs in
+// several currencies are added as they are: a bound that is reached too early is better than none.
 func (s *State) spent() (tokens int64, cost decimal.Decimal) {
 	var sum model.Usage
 	for u, c := range s.Spendings {
 		sum = sum.Add(u)
 		if c != nil {
 			cost = cost.Add(c.Amount)
+		}
+	}
+	for sub := range s.SubAgents {
+		sum = sum.Add(sub.Usage)
+		if sub.Cost != nil {
+			cost = cost.Add(sub.Cost.Amount)
 		}
 	}
 	for _, r := range s.cutOff {
@@ -42,6 +50,22 @@ func (s *State) spent() (tokens int64, cost decimal.Decimal) {
 		}
 	}
 	return sum.InputTokens + sum.OutputTokens, cost
+}
+
+// left is what the Turn may still take. Without a deadline it has no time.
+func (in Input) left(ctx context.Context) tool.Left {
+	var l tool.Left
+	if deadline, ok := ctx.Deadline(); ok {
+		l.Time = max(0, time.Until(deadline))
+	}
+	tokens, cost := in.State.spent()
+	if in.Limits.MaxTokens > 0 {
+		l.Tokens = new(max(0, in.Limits.MaxTokens-tokens))
+	}
+	if in.Limits.MaxCost.IsPositive() {
+		l.Cost = new(decimal.Max(decimal.Zero, in.Limits.MaxCost.Sub(cost)))
+	}
+	return l
 }
 
 // budgetSpent says why nothing more may be done, whatever it takes; empty if something may.
@@ -72,27 +96,4 @@ func (in Input) overBudget(r Request) string {
 		return fmt.Sprintf("the turn has cost %s and the next request would cost about %s: that is more than its budget of %s", cost, more, l.MaxCost)
 	}
 	return ""
-}
-
-// estimate is about how many tokens a prompt has: those of the last one, its reply without the reasoning, which is not sent
-// back, and what was said since.
-func estimate(s *State, messages []model.Message) int64 {
-	last := s.LastStep()
-	if last == nil || last.Reply.Usage.InputTokens == 0 {
-		return characters(messages) / charsPerToken
-	}
-	since := len(messages)
-	for since > 0 && messages[since-1].Role != model.RoleAssistant {
-		since--
-	}
-	u := last.Reply.Usage
-	return u.InputTokens + max(0, u.OutputTokens-u.ReasoningTokens) + characters(messages[since:])/charsPerToken
-}
-
-func characters(messages []model.Message) int64 {
-	var n int64
-	for _, m := range messages {
-		n += int64(len(m.Content))
-	}
-	return n
 }

@@ -51,12 +51,12 @@ func TestBudget(t *testing.T) {
 		"reasoning":       {"it is taken, but not sent back", []answer{reasoned(look, 1000, 5100, 5000), says("Done.")}, 7201, "0", nil, 2, ""},
 		"reasoned enough": {"to the last", []answer{reasoned(look, 1000, 5100, 5000), says("Done.")}, 7200, "0", nil, 1, "the turn has taken 6100 tokens and the next request would take about 1101: that is more than its budget of 7200 tokens"},
 		"wild reasoning":  {"a reply has no less than nothing", []answer{reasoned(look, 1000, 100, 500), says("Done.")}, 2100, "0", nil, 1, "the turn has taken 1100 tokens and the next request would take about 1001: that is more than its budget of 2100 tokens"},
-		"first request":   {"which is estimated by its length: 19 characters", []answer{says("Done.")}, 4, "0", nil, 1, ""},
-		"first too long":  {"it is not sent", []answer{says("Done.")}, 3, "0", nil, 0, "the turn has taken 0 tokens and the next request would take about 4: that is more than its budget of 3 tokens"},
+		"first request":   {"which is estimated: 6 tokens of messages and 23 of a tool", []answer{says("Done.")}, 29, "0", nil, 1, ""},
+		"first too long":  {"it is not sent", []answer{says("Done.")}, 28, "0", nil, 0, "the turn has taken 0 tokens and the next request would take about 29: that is more than its budget of 28 tokens"},
 		"cost suffices":   {"to the last: 0.002 and 0.001101", []answer{used(look, 1000, 100), says("Done.")}, 0, "0.003101", pricing(1, 10), 2, ""},
 		"cost":            {"of the next request the prompt alone is known", []answer{used(look, 1000, 100), says("Done.")}, 0, "0.0031", pricing(1, 10), 1, "the turn has cost 0.002 and the next request would cost about 0.001101: that is more than its budget of 0.0031"},
 		"unpriced":        {"a model without a price costs nothing", []answer{used(look, 1000, 100), says("Done.")}, 0, "0.0000000001", nil, 2, ""},
-		"no usage":        {"what no endpoint reports is estimated, but not added up", []answer{used(look, 0, 0), says("Done.")}, 6, "0", nil, 2, ""},
+		"no usage":        {"what no endpoint reports is estimated, but not added up", []answer{used(look, 0, 0), says("Done.")}, 40, "0", nil, 2, ""},
 		"wild":            {"an endpoint may report anything: it ends the Turn and not the count", []answer{used(look, math.MaxInt64, math.MaxInt64), says("Done.")}, 1e9, "0", nil, 1, "the turn has taken 2251799813685248 tokens, which is more than its budget of 1000000000 tokens: no more tools were called"},
 		"wild and priced": {"nor the cost", []answer{used(look, math.MaxInt64, math.MinInt64), says("Done.")}, 0, "1", pricing(1, 10), 1, "the turn has cost 1125899906.842624, which is more than its budget of 1: no more tools were called"},
 	} {
@@ -107,7 +107,7 @@ func TestFailedRequestsAreOfTheBudget(t *testing.T) {
 	in := input(t, one, two)
 	in.Limits.MaxTokens = 10
 	end, err := loop.Run(t.Context(), in)
-	if err != nil || end.Reason != loop.OverBudget || len(second.requests) != 0 || !strings.HasPrefix(end.Message, "the turn has taken 7 tokens and the next request would take about 4:") {
+	if err != nil || end.Reason != loop.OverBudget || len(second.requests) != 0 || !strings.HasPrefix(end.Message, "the turn has taken 7 tokens and the next request would take about 6:") {
 		t.Errorf("Run = %+v, %v; want the budget used up by the request that failed", end, err)
 	}
 	one, _ = candidate("one", 1, fails(model.Auth))
@@ -117,7 +117,7 @@ func TestFailedRequestsAreOfTheBudget(t *testing.T) {
 	in.Limits.MaxCost = decimal.NewFromInt(3)
 	end, err = loop.Run(t.Context(), in)
 	if err != nil || end.Reason != loop.OverBudget || len(second.requests) != 0 {
-		t.Errorf("Run = %+v, %v; want the fallback not to be asked: it would cost about 4", end, err)
+		t.Errorf("Run = %+v, %v; want the fallback not to be asked: it would cost about 6", end, err)
 	}
 }
 
@@ -129,10 +129,10 @@ func TestEachAttemptIsWithinTheBudget(t *testing.T) {
 		in.Limits.MaxTokens = 20
 		end, err := loop.Run(t.Context(), in)
 		want := loop.End{
-			Reason: loop.OverBudget, Message: "the turn has taken 21 tokens and the next request would take about 4: that is more than its budget of 20 tokens",
+			Reason: loop.OverBudget, Message: "the turn has taken 21 tokens and the next request would take about 6: that is more than its budget of 20 tokens",
 		}
 		if err != nil || *end != want || len(s.asked) != 3 {
-			t.Errorf("Run = %+v, %v after %d requests; want %+v after 3: 14 and 4 are within the budget, 21 and 4 are not", end, err, len(s.asked), want)
+			t.Errorf("Run = %+v, %v after %d requests; want %+v after 3: 14 and 6 are within the budget, 21 and 6 are not", end, err, len(s.asked), want)
 		}
 	})
 }
@@ -215,11 +215,11 @@ func TestRequestsThatWereCutOff(t *testing.T) {
 		limits loop.Limits
 		want   string
 	}{
-		"tokens": {"4 for each", loop.Limits{MaxTokens: 10}, "the turn has taken 8 tokens and the next request would take about 4: that is more than its budget of 10 tokens"},
+		"tokens": {"6 for each", loop.Limits{MaxTokens: 15}, "the turn has taken 12 tokens and the next request would take about 6: that is more than its budget of 15 tokens"},
 		"cost": {
 			"at the prices of the time",
-			loop.Limits{MaxCost: decimal.NewFromInt(10)},
-			"the turn has cost 8 and the next request would cost about 4: that is more than its budget of 10",
+			loop.Limits{MaxCost: decimal.NewFromInt(15)},
+			"the turn has cost 12 and the next request would cost about 6: that is more than its budget of 15",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -254,9 +254,9 @@ func TestARequestWithAnEndIsCountedOnce(t *testing.T) {
 	in := inputOf(t, j, 2, one, two)
 	in.Limits.MaxTokens = 14
 	end, err := loop.Run(t.Context(), in)
-	want := "the turn has taken 11 tokens and the next request would take about 4: that is more than its budget of 14 tokens"
+	want := "the turn has taken 13 tokens and the next request would take about 6: that is more than its budget of 14 tokens"
 	if err != nil || end.Message != want || len(second.requests) != 0 {
-		t.Errorf("Run = %+v, %v; want %q: 4 of the request that was cut off and 7 of the one that failed", end, err, want)
+		t.Errorf("Run = %+v, %v; want %q: 6 of the request that was cut off and 7 of the one that failed", end, err, want)
 	}
 }
 

@@ -2,12 +2,8 @@ package loop
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
@@ -15,60 +11,184 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// maxToolChars bounds what the model is told of an output, in bytes; an artifact has it whole.
-const maxToolChars = 12_000
-
-// maxOutput bounds what is kept of an output, in bytes; the rest of a longer one is lost.
-const maxOutput = 32 << 20
-
-// finishCalls makes the calls that a reply asks for and that have not ended yet, one after another, so that each has an
-// answer. A failed call is data for the model; only what stops the run is an error. Once the budget is spent no call is begun:
-// no request could tell the model of it.
+// finishCalls makes the calls that a reply asks for and that have not ended yet, wave by wave, so that each has an answer. A
+// failed call is data for the model; only what stops the run is an error, such as a *Parked. Once the budget is spent no call
+// is begun: no request could tell the model of it. There is an end, too, where a call has ended the Turn.
 func (in Input) finishCalls(ctx context.Context, step *Step) (*End, error) {
-	for _, c := range step.Reply.ToolCalls {
-		if in.State.finish(step.Step, c.ID) != nil {
-			continue
-		}
+	number := step.Step
+	for open := in.open(step); len(open) > 0; open = in.open(step) {
 		if err := in.safePoint(ctx); err != nil {
 			return nil, err
 		}
-		if in.State.intent(step.Step, c.ID) == nil {
+		if in.State.intent(number, open[0].call.ID) == nil {
 			if why := in.budgetSpent(); why != "" {
 				return &End{Reason: OverBudget, Message: why}, nil
 			}
 		}
-		if err := in.finishCall(ctx, step.Step, c); err != nil {
+		if err := in.proceed(ctx, number, open); err != nil {
 			return nil, err
 		}
+	}
+	if f := in.State.TerminalResult(); f != nil {
+		return &End{Reason: ToolEnded, Message: fmt.Sprintf("the tool %q has ended the turn", f.Name)}, nil
 	}
 	return nil, nil //nolint:nilnil // because all calls have an answer, and the loop goes on
 }
 
-// finishCall makes one call, or says why not. The intent is in the journal before the call is made, and its end before
-// anything follows from it. An intent without an end is that of a run that was cut off in between: such a call is made
-// again if that does no harm, and else its outcome stays unknown.
-func (in Input) finishCall(ctx context.Context, step int, c model.ToolCall) error {
-	finish := Finish{Step: step, CallID: c.ID, Name: c.Name}
-	before := in.State.intent(step, c.ID)
-	if before != nil && !in.repeatable(before) {
-		return in.Record(finish.failed(Unknown, tool.OutcomeUnknown,
-			"the outcome of this call is unknown: the run was cut off while the call was under way. It may have been done; it is not made again. Find out before you ask for it once more."))
+// placed is a call with its place in the reply, from 1.
+type placed struct {
+	call  model.ToolCall
+	place int
+}
+
+// open are the calls of a reply that have not ended, in order.
+func (in Input) open(step *Step) []placed {
+	var all []placed
+	for i, c := range step.Reply.ToolCalls {
+		if in.State.finish(step.Step, c.ID) == nil {
+			all = append(all, placed{c, i + 1})
+		}
 	}
-	t, arguments, refusal := in.gate(c, before != nil)
-	if refusal != nil {
-		return in.Record(finish.failed(Refused, refusal.Class, refusal.Message))
+	return all
+}
+
+// proceed brings the first of the open calls at least one move further: to its end, or to the people who decide about it.
+func (in Input) proceed(ctx context.Context, step int, open []placed) error {
+	p := in.plan(ctx, step, open)
+	if len(p.records) == 0 && len(p.wave) == 0 {
+		return in.await(ctx, step, open)
 	}
-	intent := Intent{
-		Step: step, CallID: c.ID, Name: c.Name, Arguments: arguments, Effect: effectOf(t), Attempt: 1,
-		IdempotencyKey: fmt.Sprintf("%s/%d/%s", in.TurnUID, step, c.ID),
+	records := p.records
+	for _, c := range p.wave {
+		records = append(repaired(records, c.repairs), journal.Record{Kind: journal.ToolIntended, Payload: c.intent})
 	}
-	if before != nil {
-		intent.Attempt = before.Attempt + 1
-	}
-	if err := in.Record(journal.Record{Kind: journal.ToolIntended, Payload: intent}); err != nil {
+	if err := in.Record(records...); err != nil {
 		return err
 	}
-	return in.call(ctx, t, intent, finish)
+	return in.run(ctx, p.wave)
+}
+
+// plan is what happens next to the calls of a reply.
+type plan struct {
+	// records of what is known without a call: refusals, and results of before.
+	records []journal.Record
+	// wave of calls that are made together.
+	wave []*planned
+}
+
+// planned is a call that will be made.
+type planned struct {
+	placed
+	tool    *tool.Tool
+	intent  Intent
+	repairs []Repair
+	// signature of the call, by which another one is the same.
+	signature signature
+	// took is how long it took by now, in milliseconds.
+	took int64
+}
+
+// plan gates the open calls in order until a wave is complete: neighbouring calls that only read, or any other call alone. It
+// stops before a call that waits for a decision, and before one that is the same as another of its wave.
+func (in Input) plan(ctx context.Context, step int, open []placed) plan {
+	var p plan
+	for _, c := range open {
+		before := in.State.intent(step, c.call.ID)
+		if before != nil && !in.repeatable(before) {
+			p.records = append(p.records, in.ending(step, c, nil).failed(Unknown, tool.OutcomeUnknown, unknown+"the run was cut off while the call was under way"+findOut))
+			continue
+		}
+		v := in.look(ctx, step, c)
+		if len(p.wave) > 0 && v.tool != nil && !in.parallel(v.tool) {
+			return p
+		}
+		v.made += len(p.wave)
+		v.madeOf += p.of(c.call.Name)
+		got := judge(v)
+		switch got.ruling {
+		case waiting:
+			return p
+		case refused:
+			p.records = append(repaired(p.records, got.repairs), in.ending(step, c, v.tool).failed(Refused, got.class, got.message))
+		case answered:
+			p.records = append(repaired(p.records, got.repairs), in.ending(step, c, v.tool).answered(*got.known))
+		case allowed:
+			next := in.intend(v, c, got)
+			if slices.ContainsFunc(p.wave, func(o *planned) bool { return o.signature == next.signature }) {
+				return p
+			}
+			if p.wave = append(p.wave, next); !in.parallel(v.tool) {
+				return p
+			}
+		}
+	}
+	return p
+}
+
+// of counts the calls of a tool in the wave that are new.
+func (p plan) of(name string) int {
+	n := 0
+	for _, c := range p.wave {
+		if c.call.Name == name {
+			n++
+		}
+	}
+	return n
+}
+
+// parallel says whether a tool's calls may be made beside others.
+func (in Input) parallel(t *tool.Tool) bool {
+	return !in.Policy.Sequential && effectOf(t) == tool.ReadOnly
+}
+
+// look is what gates are shown of a call.
+func (in Input) look(ctx context.Context, step int, c placed) view {
+	v := view{
+		step: step, call: c.call, tools: in.Tools, state: in.State, limits: in.Limits, policy: in.Policy,
+		made: in.State.ToolCalls(), madeOf: in.State.callsOf(c.call.Name), again: in.State.intent(step, c.call.ID) != nil,
+	}
+	if i := in.toolNamed(c.call.Name); i >= 0 {
+		v.tool = &in.Tools[i]
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		v.left = new(time.Until(deadline))
+	}
+	return v
+}
+
+// intend is a call that has passed all gates.
+func (in Input) intend(v view, c placed, got verdict) *planned {
+	next := &planned{placed: c, tool: v.tool, repairs: got.repairs, signature: sign(v.tool.Name, got.arguments), intent: Intent{
+		Step: v.step, CallID: c.call.ID, Name: v.tool.Name, Arguments: got.arguments, Effect: effectOf(v.tool), Attempt: 1,
+		IdempotencyKey: fmt.Sprintf("%s/%d/%s", in.TurnUID, v.step, c.call.ID),
+	}}
+	if before := in.State.intent(v.step, c.call.ID); before != nil {
+		next.intent.Attempt = before.Attempt + 1
+	}
+	return next
+}
+
+// repaired adds repairs to what is journalled.
+func repaired(records []journal.Record, repairs []Repair) []journal.Record {
+	for _, r := range repairs {
+		records = append(records, journal.Record{Kind: journal.ToolRepaired, Payload: r})
+	}
+	return records
+}
+
+// ending of a call of a tool, which is nil where there is none.
+func (in Input) ending(step int, c placed, t *tool.Tool) ending {
+	return ending{
+		Finish: Finish{Step: step, CallID: c.call.ID, Name: c.call.Name}, place: c.place, nonce: in.Nonce,
+		trusted: t != nil && t.Trusted, ends: t != nil && t.EndsTurn,
+	}
+}
+
+// answered gives the recorded result of the same call once more.
+func (e ending) answered(before Finish) journal.Record {
+	e.Outcome, e.Content = Reused, before.Content
+	e.Bytes, e.Artifact, e.ArtifactName = before.Bytes, before.Artifact, before.ArtifactName
+	return journal.Record{Kind: journal.ToolFinished, Payload: e.Finish}
 }
 
 // repeatable says whether a call that was under way may be made again: if that did no harm by what was known then, nor does
@@ -83,132 +203,9 @@ func (in Input) toolNamed(name string) int {
 	return slices.IndexFunc(in.Tools, func(t tool.Tool) bool { return t.Name == name })
 }
 
-// call makes a call that is intended, unless the Turn has ended while the intent was written, which may take long.
-func (in Input) call(ctx context.Context, t *tool.Tool, intent Intent, finish Finish) error {
-	// The context is looked at first, here and below: one that has ended because the run was given up says so from then on,
-	// but one that had not ended a moment ago may have by now.
-	if ctx.Err() != nil {
-		if in.Abandoned() {
-			return context.Cause(ctx)
-		}
-		return in.Record(finish.failed(Refused, tool.Denied, "the tool was not called: the turn ended before"))
-	}
-	begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-	result, err := callGuarded(ctx, t, tool.Call{IdempotencyKey: intent.IdempotencyKey, Arguments: intent.Arguments})
-	finish.DurationMS = time.Since(begin).Milliseconds()
-	if err == nil {
-		return in.Record(finish.succeeded(result))
-	}
-	over := ctx.Err() != nil
-	if over && in.Abandoned() {
-		return context.Cause(ctx) // the intent stays open, and the next run judges it
-	}
-	return in.Record(finish.failure(over, effectOf(t), err))
-}
-
-// failure is the end of a call that gave no result. One that does harm may have been done all the same, unless the tool has
-// said what became of it.
-func (f Finish) failure(over bool, effect tool.Effect, err error) journal.Record {
-	const unknown = "the outcome of this call is unknown: "
-	e := tool.AsError(err)
-	f.Stack = stackOf(err)
-	switch {
-	case effect.Repeatable():
-		return f.failed(Failed, e.Class, e.Message)
-	case over:
-		return f.failed(Unknown, tool.OutcomeUnknown, unknown+"the turn ended while the call was under way")
-	case e.Class == tool.Timeout || e.Class == tool.OutcomeUnknown:
-		return f.failed(Unknown, e.Class, unknown+e.Message+findOut)
-	case f.Stack != "":
-		return f.failed(Unknown, tool.OutcomeUnknown, unknown+e.Message+findOut)
-	}
-	return f.failed(Failed, e.Class, e.Message)
-}
-
-// findOut is what a model is told to do about a call of unknown outcome.
-const findOut = ". It may have been done. Find out before you ask for it once more."
-
 func effectOf(t *tool.Tool) tool.Effect {
 	if t.Effect == "" {
 		return tool.Destructive
 	}
 	return t.Effect
-}
-
-// gate says whether a call may be made, and with which arguments.
-func (in Input) gate(c model.ToolCall, again bool) (*tool.Tool, json.RawMessage, *tool.Error) {
-	i := in.toolNamed(c.Name)
-	if i < 0 {
-		return nil, nil, &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("there is no tool %q: %s", c.Name, others(in.Tools))}
-	}
-	if !again && in.State.ToolCalls() >= in.Limits.MaxToolCalls {
-		return nil, nil, &tool.Error{Class: tool.Denied, Message: fmt.Sprintf(
-			"the turn has made all of the %d calls of tools that it may make: answer from what is known", in.Limits.MaxToolCalls)}
-	}
-	arguments := strings.TrimSpace(c.Arguments)
-	if arguments == "" {
-		arguments = "{}"
-	}
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(arguments), &object); err != nil || object == nil {
-		return nil, nil, &tool.Error{Class: tool.InvalidArguments, Message: "the arguments must be a JSON object"}
-	}
-	return &in.Tools[i], json.RawMessage(arguments), nil
-}
-
-func others(tools []tool.Tool) string {
-	if len(tools) == 0 {
-		return "there is none at all, answer without"
-	}
-	all := make([]string, 0, len(tools))
-	for _, t := range tools {
-		all = append(all, t.Name)
-	}
-	return "use one of " + strings.Join(all, ", ")
-}
-
-// callGuarded makes a call within its time, and makes a panic of its adapter an error of that call.
-func callGuarded(ctx context.Context, t *tool.Tool, c tool.Call) (result tool.Result, err error) {
-	timeout := t.Timeout
-	if timeout == 0 {
-		timeout = tool.DefaultTimeout
-	}
-	bounded, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	defer func() {
-		if recover() != nil {
-			err = &tool.Error{Class: tool.Failed, Message: "the tool failed within Capstan, which is a bug: the turn's journal has the stack", Err: panicked(debug.Stack())}
-		}
-	}()
-	result, err = t.Caller.Call(bounded, c)
-	if err != nil && ctx.Err() == nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
-		err = &tool.Error{Class: tool.Timeout, Message: fmt.Sprintf("the tool gave no result within %s", timeout), Err: err}
-	}
-	return result, err
-}
-
-func (f Finish) failed(o Outcome, class tool.Class, message string) journal.Record {
-	f.Outcome, f.Class = o, class
-	return f.ended(fmt.Sprintf("error (%s): %s", class, message))
-}
-
-func (f Finish) succeeded(r tool.Result) journal.Record {
-	f.Outcome, f.Bytes = Succeeded, int64(len(r.Content))
-	return f.ended(r.Content)
-}
-
-// ended keeps what is too long for the model as an artifact.
-func (f Finish) ended(output string) journal.Record {
-	whole := int64(len(output))
-	output = output[:min(len(output), maxOutput)]
-	f.Content = strings.ToValidUTF8(output, "\uFFFD")
-	if len(f.Content) <= maxToolChars {
-		return journal.Record{Kind: journal.ToolFinished, Payload: f}
-	}
-	a := journal.NewArtifact([]byte(output))
-	half := maxToolChars / 2
-	head, tail := strings.ToValidUTF8(f.Content[:half], ""), strings.ToValidUTF8(f.Content[len(f.Content)-half:], "")
-	f.Artifact, f.Bytes = a.SHA256, whole
-	f.Content = fmt.Sprintf("%s\n[... %d bytes are left out here ...]\n%s", head, len(f.Content)-len(head)-len(tail), tail)
-	return journal.Record{Kind: journal.ToolFinished, Payload: f, Artifacts: []journal.Artifact{a}}
 }

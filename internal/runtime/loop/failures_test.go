@@ -16,7 +16,7 @@ import (
 )
 
 // findOut is what a model is told of a call that may have been done.
-const findOut = ". It may have been done. Find out before you ask for it once more."
+const findOut = ". It may have been done: find out, as the same call is not made twice."
 
 func TestFailuresOfTools(t *testing.T) {
 	for name, tc := range map[string]struct {

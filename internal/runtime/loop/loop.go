@@ -4,16 +4,17 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
@@ -32,6 +33,11 @@ type Candidate struct {
 	Provider model.Provider
 	// Pricing of the model; nil if it has none.
 	Pricing *model.Pricing
+	// ContextWindow is how many tokens the model takes, prompt and reply together; 0 if nobody knows. MaxOutputTokens is how
+	// many of them a reply may have; 0 if nobody knows.
+	ContextWindow, MaxOutputTokens int64
+	// StructuredOutput is true for a model that keeps to a JSON Schema by itself.
+	StructuredOutput bool
 }
 
 // Retry bounds the requests to one candidate for one step.
@@ -56,6 +62,22 @@ type Input struct {
 	Tools []tool.Tool
 	// Limits of the Turn, over all its runs.
 	Limits Limits
+	// Policy of calls.
+	Policy Policy
+	// Nonce marks the fences of this Turn's tool outputs: random, and the same for the whole life of the Turn.
+	Nonce string
+	// Now is the time of day, for what waits for people.
+	Now func() time.Time
+	// Decide returns somebody's decision about a call that waits for one, and nil while there is none. nil never has one.
+	Decide func(ctx context.Context, a Approval) (*Decision, error)
+	// Output is the JSON Schema that the answer must keep to; nil for none.
+	Output *schema.Schema
+	// Context says when older messages are summarised.
+	Context ContextPolicy
+	// Reflect asks the model to check its draft before it is the answer.
+	Reflect bool
+	// KeepReasoning journals the text of the model's reasoning.
+	KeepReasoning bool
 	// Interrupt is closed to ask the run to stop at the next safe point; nil never asks.
 	Interrupt <-chan struct{}
 	// State is what the journal holds: Record adds to it.
@@ -77,6 +99,10 @@ const (
 	Answered Reason = "Answered"
 	// OutOfSteps means that the last reply is the best answer from what was known when the steps were used up.
 	OutOfSteps Reason = "OutOfSteps"
+	// ToolEnded means that a tool that ends Turns has succeeded: its result is the answer.
+	ToolEnded Reason = "ToolEnded"
+	// OutputInvalid means that the last reply does not fit the schema, also after it was sent back.
+	OutputInvalid Reason = "OutputInvalid"
 	// OverBudget means that the next request would have gone beyond the budget, or that those before have.
 	OverBudget Reason = "OverBudget"
 )
@@ -86,6 +112,38 @@ type End struct {
 	Reason Reason
 	// Message says so to people.
 	Message string
+}
+
+// Policy says which calls are allowed, and how they are made.
+type Policy struct {
+	// ReadOnly refuses calls of tools that are not known to be read-only, NoWeb those of tools of the role WebSearch.
+	ReadOnly, NoWeb bool
+	// Sequential makes one call after another, also where they are read-only.
+	Sequential bool
+	// Unvalidated leaves arguments to the tools.
+	Unvalidated bool
+}
+
+// ContextPolicy says when a conversation is near the context window, in percent of it.
+type ContextPolicy struct {
+	// Compact has older messages summarised by the model.
+	Compact bool
+	// WarnPercent and CompactPercent are from 1 to 100.
+	WarnPercent, CompactPercent int
+}
+
+// Parked is returned when the run has come to something that it waits for and that takes long: nothing is held for it. A
+// later run goes on.
+type Parked struct {
+	// Approvals are the calls that wait for somebody's decision.
+	Approvals []Approval
+	// Turns are the names of the Turns of sub-agents that are waited for.
+	Turns []string
+}
+
+// Error says what is waited for.
+func (p *Parked) Error() string {
+	return fmt.Sprintf("parked: %d calls await approval, %d turns of sub-agents have not ended", len(p.Approvals), len(p.Turns))
 }
 
 // Error is a chain of which no model gave a usable answer.
@@ -99,17 +157,13 @@ type Error struct {
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Run asks and calls until there is an end. It returns ErrInterrupted, the cause of a context that ended, an error of the
-// journal or of Prepare as it is, or an *Error.
+// Run asks and calls until there is an end. It returns ErrInterrupted, a *Parked, the cause of a context that ended, an error of
+// the journal or of Prepare as it is, or an *Error.
 func Run(ctx context.Context, in Input) (*End, error) {
 	at := in.Start
 	for {
-		last := in.State.LastStep()
-		if last != nil {
-			if end := in.ended(last); end != nil {
-				return end, nil
-			}
-			if end, err := in.finishCalls(ctx, last); err != nil || end != nil {
+		if last := in.State.LastStep(); last != nil {
+			if end, err := in.follow(ctx, in.Chain[at], last); err != nil || end != nil {
 				return end, err
 			}
 		}
@@ -121,16 +175,21 @@ func Run(ctx context.Context, in Input) (*End, error) {
 	}
 }
 
-// ended says whether a reply is the last one.
-func (in Input) ended(s *Step) *End {
+// follow does what follows from a reply: it makes the calls that the reply asks for; or checks the answer, first against the schema
+// and then against the request. There is no end if the model is to be asked again.
+func (in Input) follow(ctx context.Context, c Candidate, last *Step) (*End, error) {
+	end := in.ended(last)
 	switch {
-	case s.Last:
-		return &End{Reason: OutOfSteps, Message: fmt.Sprintf(
-			"the turn was out of steps after %d, and answered from what was known by then: raise limits.maxSteps, or ask for less", s.Step-1)}
-	case len(s.Reply.ToolCalls) == 0:
-		return &End{Reason: Answered, Message: "the model answered"}
+	case end == nil:
+		return in.finishCalls(ctx, last)
+	case last.Reply.FinishReason == model.FinishLength: // a part of an answer
+		return end, nil
 	}
-	return nil
+	end, err := in.judge(last, end)
+	if err != nil || end == nil || end.Reason == OutputInvalid {
+		return end, err
+	}
+	return end, in.reflect(ctx, c, last)
 }
 
 // step asks the models of the chain for one reply, from a place in the chain, and returns the place of the one that
@@ -140,15 +199,7 @@ func (in Input) step(ctx context.Context, at, number int) (int, *End, error) {
 	var names []string
 	for ; at < len(in.Chain); at++ {
 		c := in.Chain[at]
-		prepared, err := in.Prepare(ctx, c)
-		if err != nil {
-			return at, nil, err
-		}
-		ask, err := in.asking(prepared, number)
-		if err != nil {
-			return at, nil, err
-		}
-		end, err := in.ask(ctx, c, ask, number)
+		end, err := in.stepWith(ctx, c, number)
 		if err == nil {
 			return at, end, nil
 		}
@@ -164,24 +215,27 @@ func (in Input) step(ctx context.Context, at, number int) (int, *End, error) {
 	return at, nil, chainError(failures, names)
 }
 
-// outOfSteps is what a model is told with the last request.
-const outOfSteps = "You have no steps left and cannot call tools any more. Give the best answer you can from what is known, and say what is missing."
-
-// asking is the request for a step. That beyond the last step offers no tools, so that it is answered.
-func (in Input) asking(p *prepare.Prepared, number int) (model.Request, error) {
-	r := model.Request{Messages: append(slices.Clip(p.Messages), in.State.Messages()...)}
-	if number > in.Limits.MaxSteps {
-		r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: "step_limit", Content: outOfSteps})
-		return r, nil
+// stepWith asks one candidate for one reply. Older messages are replaced before where the context is critical, and once more
+// where the endpoint says that the prompt is too long.
+func (in Input) stepWith(ctx context.Context, c Candidate, number int) (*End, error) {
+	prepared, err := in.Prepare(ctx, c)
+	if err != nil {
+		return nil, err
 	}
-	for _, t := range p.Tools {
-		schema, err := t.JSONSchema()
-		if err != nil {
-			return r, fmt.Errorf("failed to make the schema of tool %q: %w", t.Name, err)
+	q, _, err := in.fitting(ctx, c, prepared, number)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		end, failure := in.ask(ctx, c, q)
+		if e, ok := errors.AsType[*model.Error](failure); !ok || e.Kind != model.ContextLength {
+			return end, failure
 		}
-		r.Tools = append(r.Tools, model.Tool{Name: t.Name, Description: t.Description, Parameters: schema})
+		shorter := false
+		if q, shorter, err = in.fitting(ctx, c, prepared, number); err != nil || !shorter {
+			return nil, cmp.Or(err, failure)
+		}
 	}
-	return r, nil
 }
 
 func chainError(failures []*model.Error, names []string) *Error {

@@ -86,7 +86,7 @@ func TestBackoff(t *testing.T) {
 			}
 			requests := in.State.Requests
 			for i, r := range requests {
-				if want := (loop.Request{Step: 1, Provider: "one", Model: c.Model, Attempt: i + 1, ID: s.requests[i].ID, EstimatedTokens: 4}); r != want {
+				if want := (loop.Request{Step: 1, Provider: "one", Model: c.Model, Attempt: i + 1, ID: s.requests[i].ID, EstimatedTokens: 6}); r != want {
 					t.Errorf("request %d is journalled as %+v, want %+v", i+1, r, want)
 				}
 			}

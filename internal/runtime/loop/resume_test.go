@@ -32,7 +32,7 @@ func left(t *testing.T, effect tool.Effect) journal.Journal {
 }
 
 func TestACallThatWasCutOff(t *testing.T) {
-	const unknown = "error (outcome_unknown): the outcome of this call is unknown: the run was cut off while the call was under way. It may have been done; it is not made again. Find out before you ask for it once more."
+	const unknown = "error (outcome_unknown): the outcome of this call is unknown: the run was cut off while the call was under way" + findOut
 	for name, tc := range map[string]struct {
 		reason      string
 		effect, now tool.Effect // as it was then, and as it is by now

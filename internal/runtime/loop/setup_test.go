@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -127,10 +128,11 @@ func (s *server) keys() []string {
 	return all
 }
 
+// toolOf makes a tool that is trusted, so that what its server says is told as it is.
 func toolOf(name string, effect tool.Effect, results ...result) (tool.Tool, *server) {
 	s := &server{results: results}
 	return tool.Tool{
-		Tool: prompt.Tool{Name: name, Description: "Does it.", Parameters: []prompt.Parameter{{Name: "n", Type: "integer"}}}, Effect: effect, Caller: s,
+		Tool: prompt.Tool{Name: name, Description: "Does it.", Parameters: []prompt.Parameter{{Name: "n", Type: "integer"}}}, Effect: effect, Caller: s, Trusted: true,
 	}, s
 }
 
@@ -145,7 +147,7 @@ func inputOf(t *testing.T, j journal.Journal, epoch int64, chain ...loop.Candida
 	t.Helper()
 	in := loop.Input{
 		TurnUID: "uid", Chain: chain, State: &loop.State{}, Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25},
-		Abandoned: func() bool { return false }, Prepare: preparing(nil),
+		Abandoned: func() bool { return false }, Prepare: preparing(nil), Nonce: nonce, Now: time.Now,
 	}
 	log, err := journal.Open(t.Context(), "uid", epoch, journal.Options{Journal: j, Now: time.Now, Apply: in.State.Apply})
 	if err != nil {
@@ -175,6 +177,12 @@ func preparing(offered []prompt.Tool) func(context.Context, loop.Candidate) (*pr
 		}}, nil
 	}
 }
+
+// nonce of the Turn.
+const nonce = "K7QZ5XWJ2N4M6P8R"
+
+// fenced is what a model is told of a short output.
+func fenced(output string) string { return fence.Tool(nonce, "", output) }
 
 // transcript is what was said in a request after the prompt, one line each.
 func transcript(r model.Request) []string {

@@ -11,9 +11,11 @@ import (
 // Request is a request that is about to be sent, as the journal keeps it.
 type Request struct {
 	// Step it is for, from 1.
-	Step     int    `json:"step"`
-	Provider string `json:"provider"`
-	Model    string `json:"model"`
+	Step int `json:"step"`
+	// Purpose of it.
+	Purpose  Purpose `json:"purpose,omitempty"`
+	Provider string  `json:"provider"`
+	Model    string  `json:"model"`
 	// Attempt counts the requests to this model for this step, over all runs, from 1.
 	Attempt int `json:"attempt"`
 	// ID of the request, as the endpoint was told it.
@@ -27,6 +29,7 @@ type Request struct {
 // Attempt is a failed request, as the journal keeps it.
 type Attempt struct {
 	Step       int             `json:"step"`
+	Purpose    Purpose         `json:"purpose,omitempty"`
 	Provider   string          `json:"provider"`
 	Model      string          `json:"model"`
 	Kind       model.ErrorKind `json:"kind"`
@@ -42,8 +45,9 @@ type Attempt struct {
 
 // Step is a reply, as the journal keeps it.
 type Step struct {
-	// Step is its number, from 1.
+	// Step is its number, from 1; that of a reply with a purpose of its own is that of the step which comes next, or is checked.
 	Step     int         `json:"step"`
+	Purpose  Purpose     `json:"purpose,omitempty"`
 	Provider string      `json:"provider"`
 	Model    string      `json:"model"`
 	Reply    model.Reply `json:"reply"`
@@ -66,6 +70,8 @@ type Intent struct {
 	IdempotencyKey string `json:"idempotencyKey"`
 	// Attempt counts the intents of this call, over all runs, from 1.
 	Attempt int `json:"attempt"`
+	// Retry is true where the call is made once more because it gave no result in time.
+	Retry bool `json:"retry,omitempty"`
 }
 
 // Outcome is what became of a call.
@@ -78,6 +84,8 @@ const (
 	Failed Outcome = "Failed"
 	// Refused means that the tool was not called.
 	Refused Outcome = "Refused"
+	// Reused means that the same read-only call had succeeded before, and its result is given again.
+	Reused Outcome = "Reused"
 	// Unknown means that nobody knows whether the call was done, and it must not be done twice.
 	Unknown Outcome = "Unknown"
 )
@@ -96,6 +104,14 @@ type Finish struct {
 	Bytes      int64  `json:"bytes,omitempty"`
 	Artifact   string `json:"artifact,omitempty"`
 	DurationMS int64  `json:"durationMilliseconds,omitempty"`
+	// ArtifactName is the name by which read_artifact knows Artifact.
+	ArtifactName string `json:"artifactName,omitempty"`
+	// EndsTurn is true for a success that ends the Turn, and Text is what the tool gave then, without a fence, at most its first
+	// MiB: the answer.
+	EndsTurn bool   `json:"endsTurn,omitempty"`
+	Text     string `json:"text,omitempty"`
+	// Spent is what a sub-agent took.
+	Spent *tool.Spent `json:"spent,omitempty"`
 	// Stack is where the adapter panicked, if it did.
 	Stack string `json:"stack,omitempty"`
 }
@@ -108,15 +124,36 @@ type State struct {
 	Attempts []Attempt
 	// Steps are the replies.
 	Steps []Step
+	// Asides are replies that are no steps: summaries, and checks of drafts.
+	Asides []Step
 	// Intents and Finishes of calls.
 	Intents  []Intent
 	Finishes []Finish
+	// Repairs of calls' arguments, and Approvals that were asked for.
+	Repairs   []Repair
+	Approvals []Approval
+	// Compactions, Rejections of answers, Reflections on drafts, and the Warning of a long conversation; nil for none.
+	Compactions []Compaction
+	Rejections  []Rejection
+	Reflections []Reflection
+	Warning     *Warning
 	// cutOff are the requests without an end: no reply and no failure follows before the next request. open says whether the
 	// last of them is the newest request of all, whose end may follow.
 	cutOff []Request
 	open   bool
 	// intents and finishes are their places by call: the newest intent, and the first end.
 	intents, finishes map[called]int
+	// same are the calls that were made, by their tools and arguments, in the order of their first intents.
+	same map[signature][]called
+	// changed is the place of the newest intent of a call that may have changed something, from 1; 0 if there is none.
+	changed int
+	// repairs and approvals are their places by call: all repairs, and the first approval.
+	repairs   map[called][]int
+	approvals map[called]int
+	// decisions by call: the first counts.
+	decisions map[called]Decision
+	// rejections by step.
+	rejections map[int]*Rejection
 }
 
 // called names a call.
@@ -135,13 +172,74 @@ func (s *State) Apply(e journal.Entry) error {
 		return add(&s.Attempts, e)
 	case journal.ModelReplied:
 		s.answered()
-		return add(&s.Steps, e)
+		return s.replied(e)
 	case journal.ToolIntended:
 		return s.intended(e)
 	case journal.ToolFinished:
 		return s.finished(e)
+	case journal.ToolRepaired:
+		return s.repaired(e)
+	case journal.ApprovalRequested:
+		return s.awaited(e)
+	case journal.ApprovalDecided:
+		return s.decided(e)
+	case journal.OutputRejected:
+		return s.rejected(e)
+	case journal.Compacted:
+		return add(&s.Compactions, e)
+	case journal.Reflected:
+		return add(&s.Reflections, e)
+	case journal.ContextWarned:
+		s.Warning = &Warning{}
+		return json.Unmarshal(e.Payload, s.Warning)
 	}
 	return nil
+}
+
+// replied takes a reply in: a step, or one beside the steps.
+func (s *State) replied(e journal.Entry) error {
+	var step Step
+	if err := json.Unmarshal(e.Payload, &step); err != nil {
+		return err
+	}
+	if step.aside() {
+		s.Asides = append(s.Asides, step)
+		return nil
+	}
+	s.Steps = append(s.Steps, step)
+	return nil
+}
+
+func (s *State) decided(e journal.Entry) error {
+	var d Decision
+	if err := json.Unmarshal(e.Payload, &d); err != nil {
+		return err
+	}
+	if s.decisions == nil {
+		s.decisions = map[called]Decision{}
+	}
+	if of := (called{d.Step, d.CallID}); s.decisions[of] == (Decision{}) {
+		s.decisions[of] = d
+	}
+	return nil
+}
+
+func (s *State) rejected(e journal.Entry) error {
+	if err := add(&s.Rejections, e); err != nil {
+		return err
+	}
+	if s.rejections == nil {
+		s.rejections = map[int]*Rejection{}
+	}
+	r := s.Rejections[len(s.Rejections)-1]
+	s.rejections[r.Step] = &r
+	return nil
+}
+
+// Decision returns what was decided about a call; ok is false while nothing was.
+func (s *State) Decision(step int, callID string) (d Decision, ok bool) {
+	d, ok = s.decisions[called{step, callID}]
+	return d, ok
 }
 
 func (s *State) requested(e journal.Entry) error {
@@ -171,7 +269,21 @@ func (s *State) intended(e journal.Entry) error {
 		s.intents = map[called]int{}
 	}
 	last := len(s.Intents) - 1
-	s.intents[called{s.Intents[last].Step, s.Intents[last].CallID}] = last
+	i := s.Intents[last]
+	of := called{i.Step, i.CallID}
+	_, before := s.intents[of]
+	s.intents[of] = last
+	if i.Effect != tool.ReadOnly {
+		s.changed = last + 1
+	}
+	if before {
+		return nil
+	}
+	if s.same == nil {
+		s.same = map[signature][]called{}
+	}
+	signature := sign(i.Name, i.Arguments)
+	s.same[signature] = append(s.same[signature], of)
 	return nil
 }
 
@@ -205,19 +317,7 @@ func add[T any](all *[]T, e journal.Entry) error {
 func (s *State) Messages() []model.Message {
 	var all []model.Message
 	for _, step := range s.Steps {
-		var calls []model.ToolCall
-		var results []model.Message
-		for _, c := range step.Reply.ToolCalls {
-			if f := s.finish(step.Step, c.ID); f != nil {
-				calls = append(calls, c)
-				results = append(results, model.Message{Role: model.RoleTool, Content: f.Content, ToolCallID: c.ID})
-			}
-		}
-		if len(calls) == 0 && len(step.Reply.ToolCalls) > 0 && step.Reply.Text == "" {
-			continue
-		}
-		all = append(all, model.Message{Role: model.RoleAssistant, Content: step.Reply.Text, ToolCalls: calls})
-		all = append(all, results...)
+		all = append(all, s.exchange(step)...)
 	}
 	return all
 }
@@ -228,34 +328,6 @@ func (s *State) LastStep() *Step {
 		return nil
 	}
 	return &s.Steps[len(s.Steps)-1]
-}
-
-// ToolCalls is the number of calls that were made, or were about to be.
-func (s *State) ToolCalls() int {
-	n := 0
-	for _, i := range s.Intents {
-		if i.Attempt == 1 {
-			n++
-		}
-	}
-	return n
-}
-
-// UnknownOutcomes is the number of calls of which nobody knows whether they were done. An intent without an end is one,
-// once the Turn has ended.
-func (s *State) UnknownOutcomes() int {
-	n := 0
-	for _, f := range s.Finishes {
-		if f.Outcome == Unknown {
-			n++
-		}
-	}
-	for _, i := range s.Intents {
-		if !i.Effect.Repeatable() && s.finish(i.Step, i.CallID) == nil {
-			n++
-		}
-	}
-	return n
 }
 
 // Spendings are what was used and what it cost, each request for itself.
@@ -270,31 +342,20 @@ func (s *State) Spendings(yield func(model.Usage, *model.Cost) bool) {
 			return
 		}
 	}
-}
-
-func (s *State) finish(step int, callID string) *Finish {
-	i, ok := s.finishes[called{step, callID}]
-	if !ok {
-		return nil
+	for _, step := range s.Asides {
+		if !yield(step.Reply.Usage, step.Cost) {
+			return
+		}
 	}
-	return &s.Finishes[i]
 }
 
-// intent is the newest intent of a call.
-func (s *State) intent(step int, callID string) *Intent {
-	i, ok := s.intents[called{step, callID}]
-	if !ok {
-		return nil
-	}
-	return &s.Intents[i]
-}
-
-// sent counts the requests to a candidate for a step that earlier runs have sent, and those of them that were cut off.
-func (s *State) sent(step int, c Candidate) (all, cutOff int) {
+// sent counts the requests to a candidate for a step and a purpose that earlier runs have sent, and those of them that were
+// cut off.
+func (s *State) sent(step int, purpose Purpose, c Candidate) (all, cutOff int) {
 	count := func(requests []Request) int {
 		n := 0
 		for _, r := range requests {
-			if r.Step == step && r.Provider == c.ProviderName && r.Model == c.Model {
+			if r.Step == step && r.Purpose == purpose && r.Provider == c.ProviderName && r.Model == c.Model {
 				n++
 			}
 		}

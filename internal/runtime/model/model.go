@@ -71,6 +71,8 @@ type Parameters struct {
 	Temperature *float64 `json:"temperature,omitempty"`
 	// MaxOutputTokens caps the reply; at least 1.
 	MaxOutputTokens *int `json:"maxOutputTokens,omitempty"`
+	// Effort is how long the model should reason: low, medium or high; empty to leave it to the provider.
+	Effort string `json:"effort,omitempty"`
 }
 
 // Request is what a model is asked.
@@ -85,6 +87,8 @@ type Request struct {
 	Tools []Tool
 	// Parameters of the reply.
 	Parameters Parameters
+	// Output is the JSON Schema that the answer is to keep to, for endpoints that can see to that; empty for none.
+	Output json.RawMessage
 }
 
 // FinishReason is why a model stopped.
@@ -105,6 +109,8 @@ type Reply struct {
 	Text string `json:"text"`
 	// ToolCalls that the model asks for; at least one when FinishReason is FinishToolCalls, and else none.
 	ToolCalls []ToolCall `json:"toolCalls,omitempty"`
+	// Reasoning is the text of the model's reasoning; empty where the endpoint gives none. It is never sent back.
+	Reasoning string `json:"reasoning,omitempty"`
 	// FinishReason is why the model stopped.
 	FinishReason FinishReason `json:"finishReason"`
 	// Usage as the endpoint reported it; zero where it reported none.

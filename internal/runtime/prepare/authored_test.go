@@ -188,6 +188,34 @@ func TestSkills(t *testing.T) {
 	}
 }
 
+// TestLongSkills can be read to their end: what load_skill gives of them does not fit into a message.
+func TestLongSkills(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, content string
+		tools           []prompt.Tool
+		want            string
+	}{
+		"short":      {"a message holds it", strings.Repeat("é", 11_900), nil, "load_skill"},
+		"long":       {"a message holds 12,000 characters", strings.Repeat("é", 12_000), nil, "load_skill read_artifact"},
+		"with lines": {"of JSON, in which a line break takes two", strings.Repeat("\n", 6_000) + "x", nil, "load_skill read_artifact"},
+		"there":      {"it is offered once", strings.Repeat("x", 20_000), []prompt.Tool{{Name: "find"}, prompt.ReadArtifact()}, "find read_artifact load_skill"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := everything()
+			in.Tools, in.ManagerSkills, in.Agent.Loaded, in.Agent.Available = tc.tools, nil, nil, []string{"long"}
+			in.Profile.Skills = []prepare.Skill{{Key: "long", Content: tc.content}}
+			p := mustPrepare(t, in)
+			var names []string
+			for _, offered := range p.Tools {
+				names = append(names, offered.Name)
+			}
+			if got := strings.Join(names, " "); got != tc.want || p.Report.ToolCount != len(names) {
+				t.Errorf("the model is offered %s and the report counts %d, want %s: %s", got, p.Report.ToolCount, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
 func TestModes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason        string

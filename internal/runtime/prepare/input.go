@@ -14,7 +14,8 @@ type Input struct {
 	Agent   Agent
 	Profile Profile
 	Turn    Turn
-	// Tools that the model is offered, in their order; load_skill is added where a skill is available.
+	// Tools that the model is offered, in their order; load_skill is added where a skill is available, and read_artifact where one
+	// is too long for a message.
 	Tools []prompt.Tool
 	// ManagerSkills are available to every agent, after its own.
 	ManagerSkills []Skill

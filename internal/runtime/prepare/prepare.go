@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -86,10 +87,7 @@ func Prepare(in Input) (*Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	tools := in.Tools
-	if len(available) > 0 {
-		tools = slices.Concat(tools, []prompt.Tool{prompt.LoadSkill()})
-	}
+	tools := offered(in.Tools, available)
 	system, err := systemPrompt(in, texts, assembly, loaded, available, tools)
 	if err != nil {
 		return nil, err
@@ -107,6 +105,29 @@ func Prepare(in Input) (*Prepared, error) {
 			Expression: assembly.Expression, Provenance: assembly.Provenance, ReplacedBytes: replaced,
 		},
 	}, nil
+}
+
+// maxToolMessage is how long the result of a tool may be for its message, in characters.
+const maxToolMessage = 12_000
+
+// offered are the tools that the model is told of: those of the input, load_skill where a skill is available, and read_artifact
+// where one is too long for a message, unless the input has it.
+func offered(tools []prompt.Tool, available []prompt.Skill) []prompt.Tool {
+	if len(available) == 0 {
+		return tools
+	}
+	tools = slices.Concat(tools, []prompt.Tool{prompt.LoadSkill()})
+	read := prompt.ReadArtifact()
+	if slices.ContainsFunc(tools, func(t prompt.Tool) bool { return t.Name == read.Name }) {
+		return tools
+	}
+	if slices.ContainsFunc(available, func(s prompt.Skill) bool {
+		result, err := s.Result()
+		return err == nil && utf8.RuneCountInString(result) > maxToolMessage
+	}) {
+		tools = append(tools, read)
+	}
+	return tools
 }
 
 // validate checks what the schema of the API cannot; the first failure wins.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/template"
@@ -32,6 +33,12 @@ func AvailableSkills(lists ...[]Skill) []Skill {
 		}
 	}
 	return all
+}
+
+// Result is what the tool load_skill returns of the skill, as JSON.
+func (s Skill) Result() (string, error) {
+	content, err := canonical.JSON(map[string]string{"key": s.Key, "name": s.Name, "content": s.Content.Body}) // which leaves < and & as they are
+	return string(content), err
 }
 
 // FindSkill returns the skill of a key, as the tool load_skill does. The error, an *invalid.Error, lists the keys.

@@ -55,6 +55,22 @@ func LoadSkill() Tool {
 	}
 }
 
+// ReadArtifact is the tool that gives the model what did not fit into a tool's message; a Turn that has other tools has it.
+func ReadArtifact() Tool {
+	return Tool{
+		Name:        "read_artifact",
+		Description: "Returns a part of a tool's output that was too long for its message. That message names the artifact. Of nothing else there are artifacts.",
+		Parameters: []Parameter{
+			{Name: "name", Type: "string", Required: true, Description: "The name of the artifact, as the message of the tool has it."},
+			{Name: "offset", Type: "integer", Default: json.RawMessage("0"), Description: "The place of the first character to return, from 0."},
+			{Name: "limit", Type: "integer", Default: json.RawMessage("8000"), Description: "How many characters to return, at most 10000."},
+		},
+	}
+}
+
+// ParameterName reports whether a model can be told of a parameter of that name.
+func ParameterName(name string) bool { return parameterName.MatchString(name) }
+
 // SubAgent is the tool that hands a task on to another agent.
 func SubAgent(name, description string) Tool {
 	return Tool{

@@ -8,6 +8,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 )
 
@@ -29,20 +32,69 @@ func (e Effect) Repeatable() bool { return e == ReadOnly || e == Idempotent }
 // DefaultTimeout bounds a call where its tool says nothing.
 const DefaultTimeout = 45 * time.Second
 
-// Tool is what a model is told of a tool, and how it is called.
+// Role is what a tool is used for.
+type Role string
+
+// The roles of tools.
+const (
+	// WebSearch tools look things up on the web.
+	WebSearch Role = "WebSearch"
+	// LocalSearch tools look things up in what the organisation has.
+	LocalSearch Role = "LocalSearch"
+	// ContextPack tools are called before the model is asked, and fill the prompt's context. No model is offered them.
+	ContextPack Role = "ContextPack"
+	// Other is the role of all others.
+	Other Role = "Other"
+)
+
+// Source says where a tool comes from: what makes its calls is found by it, also after a restart. The zero Source is that of
+// Capstan's own tools.
+type Source struct {
+	// Server is the name of the ToolServer that has the tool, and Name the tool's name there.
+	Server string `json:"server,omitempty"`
+	Name   string `json:"name,omitempty"`
+	// Agent is the name of the sub-agent that the tool is.
+	Agent string `json:"agent,omitempty"`
+}
+
+// Tool is what a model is told of a tool, what is known of it, and how it is called. Without its Caller it marshals to JSON
+// and back without loss.
 type Tool struct {
 	prompt.Tool
+	// Schema is the JSON Schema of the arguments as the server gave it; empty for that of the Parameters.
+	Schema json.RawMessage `json:"schema,omitempty"`
 	// Effect of a call; Destructive if empty.
-	Effect Effect
+	Effect Effect `json:"effect,omitempty"`
+	// Role of the tool; Other if empty.
+	Role Role `json:"role,omitempty"`
 	// Timeout of a call; DefaultTimeout if 0.
-	Timeout time.Duration
+	Timeout time.Duration `json:"timeout,omitempty"`
+	// RetryOnTimeout makes a call without a result in time once more, if its effect is repeatable.
+	RetryOnTimeout bool `json:"retryOnTimeout,omitempty"`
+	// MaxCalls is how often a Turn may call the tool; 0 for as often as it may call tools at all.
+	MaxCalls int `json:"maxCalls,omitempty"`
+	// RequiresApproval makes each call wait for somebody's decision.
+	RequiresApproval bool `json:"requiresApproval,omitempty"`
+	// Source of the tool.
+	Source Source `json:"source,omitzero"`
+	// Trusted is true for a tool of Capstan's own whose results people have written for the model, as skills are: they are told
+	// without a fence. Those of servers and of sub-agents never are.
+	Trusted bool `json:"trusted,omitempty"`
 	// Caller makes the calls.
-	Caller Caller
+	Caller Caller `json:"-"`
+}
+
+// JSONSchema is the schema of the arguments.
+func (t Tool) JSONSchema() (json.RawMessage, error) {
+	if len(t.Schema) > 0 {
+		return t.Schema, nil
+	}
+	return t.Tool.JSONSchema()
 }
 
 // Caller makes the calls of one tool.
 //
-// Call returns the result, or an *Error that says what kind of failure it was. It stops promptly when ctx ends and leaves
+// Call returns the result, or an *Error that says what kind of failure it was, or a *Pending where the result comes later. It stops promptly when ctx ends and leaves
 // nothing running behind. It never retries: the loop does. It is safe for concurrent use.
 type Caller interface {
 	Call(ctx context.Context, c Call) (Result, error)
@@ -58,15 +110,49 @@ func (f CallerFunc) Call(ctx context.Context, c Call) (Result, error) { return f
 type Call struct {
 	// IdempotencyKey names the call for ever: it is the same when the call is made again. For servers that can use one.
 	IdempotencyKey string
+	// Step of the call, from 1, and CallID that the model gave it.
+	Step   int
+	CallID string
 	// Arguments are a JSON object.
 	Arguments json.RawMessage
+	// Left is what the Turn may still take.
+	Left Left
+}
+
+// Left is what is left of a Turn's limits.
+type Left struct {
+	// Time until its deadline.
+	Time time.Duration
+	// Tokens and Cost; nil for no bound.
+	Tokens *int64
+	Cost   *decimal.Decimal
 }
 
 // Result of a call.
 type Result struct {
 	// Content for the model.
 	Content string
+	// Spent is what a sub-agent took; nil for any other tool.
+	Spent *Spent
 }
+
+// Spent is what the Turn of a sub-agent took, those of its own sub-agents included.
+type Spent struct {
+	// Turn is its name.
+	Turn  string      `json:"turn,omitempty"`
+	Usage model.Usage `json:"usage"`
+	Cost  *model.Cost `json:"cost,omitempty"`
+}
+
+// Pending is returned for a call that was begun and whose result comes later, as that of a sub-agent. The Turn is parked; when
+// it goes on, the call is made again and then has its result.
+type Pending struct {
+	// Turn is the name of the Turn whose end is waited for.
+	Turn string
+}
+
+// Error says what is waited for.
+func (p *Pending) Error() string { return "turn " + p.Turn + " has not ended" }
 
 // Class says what kind of failure a call has ended with. Models are told.
 type Class string
@@ -81,11 +167,14 @@ const (
 	Unavailable Class = "unavailable"
 	// Denied means that the call is not allowed.
 	Denied Class = "denied"
-	// Failed means that the tool has failed.
+	// Failed means that the tool has failed, or that its result is an error.
 	Failed Class = "failed"
 	// OutcomeUnknown means that nobody knows whether the call was done: the run was cut off, or the adapter of the tool failed.
 	OutcomeUnknown Class = "outcome_unknown"
 )
+
+// Blocks says whether a call that has failed so takes the tool from the rest of the Turn: it would fail again.
+func (c Class) Blocks() bool { return c == Denied }
 
 // Error is a failed call.
 type Error struct {

@@ -17,102 +17,119 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// endings are the ways in which the Turn of these tests may end: its limits suffice just so, or they do not. Two processes may
-// die with a request under way, which is of the budget as well: there is room for the two that take most.
-var endings = map[string]struct {
+// ending is a way in which the Turn of these tests may end.
+type ending struct {
 	limits loop.Limits
 	stop   turn.Stop
 	text   string
 	steps  int
-	made   []string // calls, by key
-}{
+	made   []string // calls, by key; one of Capstan's own tools is beside them
+	// change the input of each process; nil leaves it.
+	change func(*process, *turn.Input)
+	// asked is which step a request is for, and reply what the models say to it; nil for those of world.reply.
+	asked func([]model.Message) (int, loop.Purpose)
+	reply func(step int, purpose loop.Purpose) model.Reply
+	// counts of the result beside those of every Turn.
+	counts turn.Counts
+}
+
+// endings are those of the Turn of these tests: its limits suffice just so, or they do not. Two processes may die with a request
+// under way, which is of the budget as well: there is room for the two that take most, and for what nonces differ by in tokens.
+var endings = map[string]ending{
 	"answered": {
-		loop.Limits{MaxSteps: 3, MaxToolCalls: 6, MaxTokens: 41_236, MaxCost: decimal.RequireFromString("0.051136")},
-		turn.StopCompleted, "Done.", 3,
-		[]string{"1/d1", "1/i1", "1/r1", "2/d1", "2/d2"},
+		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 6, MaxTokens: 42_000, MaxCost: decimal.RequireFromString("0.0519")},
+		stop:   turn.StopCompleted, text: "Done.", steps: 3,
+		made: []string{"1/d1", "1/i1", "1/r1", "2/d1", "2/d2"},
 	},
 	"out of steps": {
-		loop.Limits{MaxSteps: 2, MaxToolCalls: 6},
-		turn.StopMaxSteps, "Done.", 2,
-		[]string{"1/d1", "1/i1", "1/r1", "2/d1", "2/d2"},
+		limits: loop.Limits{MaxSteps: 2, MaxToolCalls: 6},
+		stop:   turn.StopMaxSteps, text: "Done.", steps: 2,
+		made: []string{"1/d1", "1/i1", "1/r1", "2/d1", "2/d2"},
 	},
 	"out of calls": {
-		loop.Limits{MaxSteps: 3, MaxToolCalls: 5},
-		turn.StopCompleted, "Done.", 3,
-		[]string{"1/d1", "1/i1", "1/r1", "2/d1"},
+		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 5},
+		stop:   turn.StopCompleted, text: "Done.", steps: 3,
+		made: []string{"1/d1", "1/i1", "1/r1", "2/d1"},
 	},
 	"over budget": {
-		loop.Limits{MaxSteps: 3, MaxToolCalls: 6, MaxTokens: 14_000},
-		turn.StopBudget, "", 2,
-		[]string{"1/d1", "1/i1", "1/r1", "2/d1", "2/d2"},
+		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 6, MaxTokens: 14_000},
+		stop:   turn.StopBudget, steps: 2,
+		made: []string{"1/d1", "1/i1", "1/r1", "2/d1", "2/d2"},
 	},
+	"everything": everything,
 }
 
 // stride is how many moments lie between those that a test of pairs of them looks at: so many for one ending, more for the
 // others.
 func stride(ending string, least int) int {
-	if ending == "answered" && !testing.Short() {
+	switch {
+	case ending == "everything":
+		return 37
+	case ending == "answered" && !testing.Short():
 		return least
 	}
 	return 11
 }
 
-// undisturbed runs the Turn in a world where nothing goes wrong.
-func undisturbed(t *testing.T, limits loop.Limits) (*world, *process) {
+// undisturbed runs the Turn in a world where nothing goes wrong, and returns how many moments there are.
+func undisturbed(t *testing.T, e ending) (*world, int) {
 	t.Helper()
-	w := newWorld(t, &journaltest.Memory{}, "uid", limits)
-	p := w.process(1, nil)
-	if result, err := p.run(); err != nil || result.Counts.Resumes != 0 {
+	w := newWorld(t, &journaltest.Memory{}, "uid", e)
+	last, result, moments, err := w.run(1, false, nil)
+	if err != nil || int64(result.Counts.Resumes) != last.epoch-1 {
 		t.Fatalf("Run = %+v, %v; want the Turn at its end", result, err)
 	}
-	return w, p
+	if moments < 50 {
+		t.Fatalf("there are %d moments, want them between all effects", moments)
+	}
+	return w, moments
 }
 
 // survive runs the Turn by processes that die at these moments, one after another, and then by one that lives, which it
-// returns with its result.
-func survive(t *testing.T, w *world, moments ...int) (*process, *turn.Result) {
+// returns with its result and how many have died.
+func survive(t *testing.T, w *world, moments ...int) (last *process, result *turn.Result, deaths int) {
 	t.Helper()
-	for i, moment := range append(moments, 0) {
-		p := w.process(int64(i+1), killedAt(moment))
-		result, err := p.run()
+	epoch := int64(1)
+	for _, moment := range append(moments, 0) {
+		p, result, _, err := w.run(epoch, false, killedAt(moment))
 		if !p.dead {
 			if err != nil {
 				t.Fatalf("the run of epoch %d: %v", p.epoch, err)
 			}
-			return p, result
+			return p, result, deaths
 		}
 		if err == nil || result != nil {
 			t.Fatalf("the run of epoch %d died and returned %+v, %v", p.epoch, result, err)
 		}
+		deaths++
+		epoch = p.epoch + 1
 	}
 	panic("a process that is never killed was")
 }
 
 func TestCrashes(t *testing.T) {
 	for name, e := range endings {
-		calm, p := undisturbed(t, e.limits)
-		if p.moments < 50 {
-			t.Fatalf("%s: there are %d moments, want them between all effects", name, p.moments)
-		}
-		for first := 1; first <= p.moments; first++ {
+		calm, moments := undisturbed(t, e)
+		for first := 1; first <= moments; first++ {
 			t.Run(fmt.Sprintf("%s at %d", name, first), func(t *testing.T) {
-				w := newWorld(t, &journaltest.Memory{}, "uid", e.limits)
-				last, result := survive(t, w, first)
+				w := newWorld(t, &journaltest.Memory{}, "uid", e)
+				last, result, _ := survive(t, w, first)
 				w.check(t, calm, name, last, result)
 			})
 			t.Run(fmt.Sprintf("%s at %d and again", name, first), func(t *testing.T) {
 				t.Parallel()
 				for second := 1 + first%stride(name, 1); ; second += stride(name, 1) {
-					w := newWorld(t, &journaltest.Memory{}, "uid", e.limits)
-					last, result := survive(t, w, first, second)
+					w := newWorld(t, &journaltest.Memory{}, "uid", e)
+					last, result, deaths := survive(t, w, first, second)
 					w.check(t, calm, name, last, result)
 					if t.Failed() {
 						t.Fatalf("when killed at %d and then at %d", first, second)
 					}
-					if last.epoch < 3 {
+					if deaths < 2 {
 						return // the second process lived to the end
 					}
 				}
@@ -125,11 +142,11 @@ func TestCrashes(t *testing.T) {
 func TestCrashesWithAStore(t *testing.T) {
 	j := journals["sqlite"](t)
 	for name, e := range endings {
-		calm, p := undisturbed(t, e.limits)
-		for first := 3; first <= p.moments; first += 13 {
+		calm, moments := undisturbed(t, e)
+		for first := 3; first <= moments; first += 13 {
 			t.Run(fmt.Sprintf("%s at %d", name, first), func(t *testing.T) {
-				w := newWorld(t, j, fmt.Sprintf("%s-%d", name, first), e.limits)
-				last, result := survive(t, w, first, 5)
+				w := newWorld(t, j, fmt.Sprintf("%s-%d", name, first), e)
+				last, result, _ := survive(t, w, first, 5)
 				w.check(t, calm, name, last, result)
 			})
 		}
@@ -140,12 +157,12 @@ func TestCrashesWithAStore(t *testing.T) {
 // at its m-th, or at its end; the new one then waits for the old one's end.
 func TestZombies(t *testing.T) {
 	for name, e := range endings {
-		calm, p := undisturbed(t, e.limits)
-		for n := 1; n <= p.moments; n++ {
+		calm, moments := undisturbed(t, e)
+		for n := 1; n <= moments; n++ {
 			t.Run(fmt.Sprintf("%s at %d", name, n), func(t *testing.T) {
 				t.Parallel()
 				for m, reached := 1+n%stride(name, 3), true; reached; m += stride(name, 3) {
-					w := newWorld(t, &journaltest.Memory{}, "uid", e.limits)
+					w := newWorld(t, &journaltest.Memory{}, "uid", e)
 					reached = haunt(t, w, calm, name, n, m)
 					if t.Failed() {
 						t.Fatalf("when the old process hangs at %d until the new one is at %d", n, m)
@@ -160,15 +177,6 @@ func TestZombies(t *testing.T) {
 func haunt(t *testing.T, w, calm *world, ending string, n, m int) (reached bool) {
 	t.Helper()
 	hangs, goOn, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	older, newer := w.process(1, nil), w.process(2, nil)
-	older.zombie = true
-	older.hook = func(moment int) bool {
-		if moment == n {
-			close(hangs)
-			<-goOn
-		}
-		return false
-	}
 	released := false
 	release := func() {
 		if !released {
@@ -177,20 +185,25 @@ func haunt(t *testing.T, w, calm *world, ending string, n, m int) (reached bool)
 			<-over
 		}
 	}
-	newer.hook = func(moment int) bool {
-		if moment == m {
-			release()
-		}
-		return false
-	}
 	var old *turn.Result
 	var oldErr error
 	go func() {
 		defer close(over)
-		old, oldErr = older.run()
+		_, old, _, oldErr = w.run(1, true, func(moment int) bool {
+			if moment == n {
+				close(hangs)
+				<-goOn
+			}
+			return false
+		})
 	}()
 	<-hangs
-	result, err := newer.run()
+	newer, result, _, err := w.run(10, false, func(moment int) bool {
+		if moment == m {
+			release()
+		}
+		return false
+	})
 	reached = released
 	release()
 	if err != nil {
@@ -219,7 +232,7 @@ func (w *world) check(t *testing.T, calm *world, ending string, last *process, r
 	}
 	w.checkRequests(t, calm, ending)
 	w.checkCalls(t, e.made)
-	w.checkResult(t, result, e.steps, min(len(e.made)+1, e.limits.MaxToolCalls)) // load_skill is the last
+	w.checkResult(t, result, e, min(len(e.made)+1, e.limits.MaxToolCalls)) // load_skill or read_artifact is the last
 	w.checkSession(t, result)
 	asked := len(w.requests)
 	again, err := w.process(last.epoch+1, nil).run()
@@ -239,6 +252,9 @@ func (w *world) checkRequests(t *testing.T, calm *world, ending string) {
 		if entry.Kind == journal.ModelRequested {
 			last = decoded[loop.Request](t, entry).ID
 		}
+		if entry.Kind == journal.ToolFinished && decoded[loop.Finish](t, entry).Outcome == loop.Unknown {
+			counted[unknownOutcome]++
+		}
 	}
 	ended := counted[journal.ModelReplied] + counted[journal.ModelFailed]
 	if len(w.requests) != ended+w.lost {
@@ -247,7 +263,7 @@ func (w *world) checkRequests(t *testing.T, calm *world, ending string) {
 	}
 	// A zombie may ask later, and in vain.
 	w.last = w.requests[slices.IndexFunc(w.requests, func(r model.Request) bool { return r.ID == last })].Messages
-	want, got := slices.Clone(calm.requests[len(calm.requests)-1].Messages), w.last
+	want, got := calm.anonymous(t, calm.requests[len(calm.requests)-1].Messages), w.anonymous(t, w.last)
 	told := 0
 	for i, m := range got {
 		if strings.HasPrefix(m.Content, "error (outcome_unknown): ") && i < len(want) {
@@ -258,9 +274,30 @@ func (w *world) checkRequests(t *testing.T, calm *world, ending string) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the last request: -want +got:\n%s", diff)
 	}
+	if ending == "everything" { // of which a summary has replaced some
+		told = counted[unknownOutcome]
+	}
 	if told != w.unknown && ending != "over budget" { // which sends no further request that could say so
 		t.Errorf("the model was told of %d unknown outcomes, want %d", told, w.unknown)
 	}
+}
+
+// unknownOutcome counts the calls of which the journal says that nobody knows what became of them.
+const unknownOutcome journal.Kind = "unknown"
+
+// anonymous are messages without the nonce of their world.
+func (w *world) anonymous(t *testing.T, messages []model.Message) []model.Message {
+	t.Helper()
+	messages = slices.Clone(messages)
+	for _, entry := range entries(t, w.journal, w.uid) {
+		if entry.Kind == journal.ToolsExposed {
+			nonce := decoded[tool.Exposure](t, entry).Nonce
+			for i := range messages {
+				messages[i].Content = strings.ReplaceAll(messages[i].Content, nonce, "NONCE")
+			}
+		}
+	}
+	return messages
 }
 
 // checkCalls asserts that no call that does harm was made twice, and which calls were made.
@@ -292,7 +329,7 @@ func (w *world) checkCalls(t *testing.T, made []string) {
 }
 
 // checkResult asserts that the result speaks of all that the journal knows.
-func (w *world) checkResult(t *testing.T, result *turn.Result, steps, calls int) {
+func (w *world) checkResult(t *testing.T, result *turn.Result, e ending, calls int) {
 	t.Helper()
 	var usage model.Usage
 	var cost decimal.Decimal
@@ -315,13 +352,22 @@ func (w *world) checkResult(t *testing.T, result *turn.Result, steps, calls int)
 	}
 	got := result.Counts
 	got.ModelRetries = 0
-	want := turn.Counts{Steps: steps, ModelRequests: requests, ToolCalls: calls, UnknownOutcomes: w.unknown, Resumes: w.resumes}
+	want := e.counts
+	want.Steps, want.ModelRequests, want.ToolCalls, want.UnknownOutcomes, want.Resumes = e.steps, requests, calls, w.unknown, w.resumes
 	if got != want || unknown != w.unknown {
 		t.Errorf("counts %+v with %d unknown outcomes in the journal, want %+v", got, unknown, want)
 	}
 	if result.Record.Usage != usage || result.Record.Cost == nil || result.Record.Cost.Amount != cost.String() {
 		t.Errorf("usage %+v and cost %+v, want %+v and %s: the sum of the journal", result.Record.Usage, result.Record.Cost, usage, cost)
 	}
+}
+
+// usageOf a Turn and of its sub-agents'.
+func usageOf(result *turn.Result) model.Usage {
+	if result.SubAgents == nil {
+		return result.Record.Usage
+	}
+	return result.Record.Usage.Add(result.SubAgents.Usage)
 }
 
 // checkSession asserts that the Turn is in its Session once.
@@ -331,8 +377,12 @@ func (w *world) checkSession(t *testing.T, result *turn.Result) {
 	if err != nil || len(h) != 2 || h.Number(w.uid) != 2 || result.Session == nil || result.Session.Number != 2 {
 		t.Fatalf("the Session has %d Turns (error %v) and the result says %+v; want this one once, as its second", len(h), err, result.Session)
 	}
-	if diff := cmp.Diff(h.Totals(), result.Session.Totals); diff != "" || h[1].Usage != result.Record.Usage {
+	if diff := cmp.Diff(h.Totals(), result.Session.Totals); diff != "" || h[1].Usage != usageOf(result) {
 		t.Errorf("totals: -history +result:\n%s", diff)
+	}
+	if w.ending.change != nil {
+		w.checkEverything(t, result, h[1])
+		return
 	}
 	var want []model.Message
 	if result.Stop != turn.StopBudget {

@@ -77,7 +77,7 @@ func TestAJournalThatFailsForAWhile(t *testing.T) {
 						t.Errorf("somebody was told of %d waits, want 20", waits)
 					}
 					ids(t, s.requests...)
-					if got := kinds(t, j); len(got) != 9 {
+					if got := kinds(t, j); len(got) != 10 {
 						t.Errorf("the journal has %v, want each once", got)
 					}
 				})

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/zone"
 )
 
@@ -17,8 +19,7 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 	if p := r.past.prepared; p != nil && p.Provider == c.ProviderName && p.Model == c.Model {
 		return p, nil
 	}
-	records, err := r.gather(ctx)
-	if err != nil {
+	if err := r.gather(ctx); err != nil {
 		return nil, err
 	}
 	in := *r.input
@@ -27,41 +28,49 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 	if err != nil {
 		return nil, endsTurn(err)
 	}
-	err = r.record(append(records,
+	records := append(slices.Clip(r.pending),
 		journal.Record{Kind: journal.PromptRendered, Payload: rendered(p)},
-		journal.Record{Kind: journal.Prepared, Payload: p})...)
-	if err != nil {
+		journal.Record{Kind: journal.Prepared, Payload: p})
+	if err := r.record(records...); err != nil {
 		return nil, err
 	}
+	r.pending = nil
 	return r.past.prepared, nil // as it comes back from the journal: a resumed run sends the same
 }
 
 // gather finds out what the messages are made of, once: what a fallback makes anew is made of the same, whatever has
-// become of the profile since. It returns what the journal is to keep for that.
-func (r *run) gather(ctx context.Context) ([]journal.Record, error) {
+// become of the profile since. What the journal is to keep of that is pending, and goes with what is written next.
+func (r *run) gather(ctx context.Context) error {
 	if r.input != nil {
-		return nil, nil
+		return nil
 	}
 	if f := r.past.input; f != nil {
 		in, err := f.thaw()
 		r.input = in
-		return nil, err
+		return err
 	}
 	in, err := r.in.Preparation(ctx)
 	if err != nil {
-		return nil, errors.Join(context.Cause(ctx), endsTurn(err))
+		return errors.Join(context.Cause(ctx), endsTurn(err))
 	}
-	for _, t := range r.in.Tools {
-		in.Tools = append(in.Tools, t.Tool)
+	number, err := r.recall(ctx, &in)
+	if err != nil {
+		return errors.Join(context.Cause(ctx), err)
 	}
-	if err := r.recall(ctx, &in); err != nil {
-		return nil, errors.Join(context.Cause(ctx), err)
+	if err := r.expose(ctx, in.Turn.Message); err != nil {
+		return errors.Join(context.Cause(ctx), err)
 	}
-	r.input = &in
-	if r.in.PrepareOnly {
-		return nil, nil
+	in.Tools = append(in.Tools, tool.Prompted(slices.Concat(r.in.Tools, r.exposed().Tools))...)
+	if !r.in.PrepareOnly {
+		if in.Turn.Facts, err = r.facts(ctx, in.Turn); err != nil {
+			return err
+		}
+		r.pending = append(r.pending, journal.Record{Kind: journal.PreparationInput, Payload: frozen{
+			Input: in, Zone: in.Now.Location().String(), Number: number,
+		}})
 	}
-	return []journal.Record{{Kind: journal.PreparationInput, Payload: frozen{Input: in, Zone: in.Now.Location().String()}}}, nil
+	r.input, r.number = &in, number
+	return nil
 }
 
 // frozen is what messages are made of, as the journal keeps it.
@@ -69,6 +78,8 @@ type frozen struct {
 	Input prepare.Input `json:"input"`
 	// Zone is the name of the time zone of Input.Now, which JSON does not keep.
 	Zone string `json:"zone"`
+	// Number of the Turn in its Session, from 1; 1 for a Turn without one.
+	Number int64 `json:"number,omitempty"`
 }
 
 func (f frozen) thaw() (*prepare.Input, error) {

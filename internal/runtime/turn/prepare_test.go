@@ -92,9 +92,9 @@ func TestWhatTheJournalKeepsForAFallback(t *testing.T) {
 		only   bool
 		want   []journal.Kind
 	}{
-		"one model":    {"the agent may have another by then", 1, false, []journal.Kind{"run.started", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
-		"two models":   {"the second may have to serve", 2, false, []journal.Kind{"run.started", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
-		"prepare only": {"no model is asked, so none fails", 2, true, []journal.Kind{"run.started", "prompt.rendered", "prepared", "finalized"}},
+		"one model":    {"the agent may have another by then", 1, false, []journal.Kind{"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
+		"two models":   {"the second may have to serve", 2, false, []journal.Kind{"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
+		"prepare only": {"no model is asked, so none fails", 2, true, []journal.Kind{"run.started", "tools.exposed", "prompt.rendered", "prepared", "finalized"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var chain []loop.Candidate
@@ -170,7 +170,7 @@ func TestAFallbackIsMadeOfTheSame(t *testing.T) {
 						in.Epoch, in.Preparation = 2, gone(t)
 						two, second = candidate("p1", 1, says("Nothing."))
 						in.Chain = []loop.Candidate{one, two}
-						if _, err := engine(copyOf(t, first, open(t), 6)).Run(t.Context(), in); err != nil {
+						if _, err := engine(copyOf(t, first, open(t), 7)).Run(t.Context(), in); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -203,7 +203,7 @@ func TestAModelThatTheAgentGainedIsToldTheSame(t *testing.T) {
 	two, second := candidate("p1", 1, says("Nothing."))
 	in := input(one, two)
 	in.Epoch, in.Preparation = 2, gone(t)
-	result, err := engine(copyOf(t, first, &journaltest.Memory{}, 6)).Run(t.Context(), in)
+	result, err := engine(copyOf(t, first, &journaltest.Memory{}, 7)).Run(t.Context(), in)
 	if err != nil || result.Stop != turn.StopCompleted || second.asked() != 1 {
 		t.Errorf("Run = %+v, %v, the second model asked %d times; want its answer to the prompt that was frozen", result, err, second.asked())
 	}
@@ -215,7 +215,7 @@ func TestCitationsAreOfThePreparedRecord(t *testing.T) {
 	c, _ := candidate("p0", 2, says("Nothing."))
 	in := input(c)
 	in.Epoch, in.Preparation = 2, gone(t)
-	result, err := engine(copyOf(t, from, &journaltest.Memory{}, 4)).Run(t.Context(), in)
+	result, err := engine(copyOf(t, from, &journaltest.Memory{}, 5)).Run(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
 // past is what the journal of a Turn says has happened: a fold over its entries, those of earlier runs and then those of
@@ -18,8 +19,12 @@ type past struct {
 	input *frozen
 	// prepared is the newest preparation.
 	prepared *prepare.Prepared
-	// loop is what was asked, answered and called.
-	loop loop.State
+	// exposure is what the Turn has of tools.
+	exposure *tool.Exposure
+	// loop is what was asked, answered and called; tally counts and lists it, and artifacts are outputs that it keeps whole.
+	loop      loop.State
+	tally     tally
+	artifacts artifacts
 	// result is the end.
 	result *Result
 }
@@ -33,6 +38,8 @@ func (p *past) apply(e journal.Entry) error {
 	case journal.RunStarted:
 		p.runs++
 		return nil
+	case journal.ToolsExposed:
+		return read(e, &p.exposure)
 	case journal.PreparationInput:
 		return read(e, &p.input)
 	case journal.Prepared:
@@ -46,7 +53,14 @@ func (p *past) apply(e journal.Entry) error {
 	case journal.Finalized:
 		return read(e, &p.result)
 	}
-	return p.loop.Apply(e)
+	if err := p.loop.Apply(e); err != nil {
+		return err
+	}
+	p.tally.count(e, &p.loop)
+	if n := len(p.loop.Finishes); e.Kind == journal.ToolFinished {
+		p.artifacts.add(p.loop.Finishes[n-1])
+	}
+	return nil
 }
 
 func read[T any](e journal.Entry, into **T) error {
@@ -56,28 +70,6 @@ func read[T any](e journal.Entry, into **T) error {
 	}
 	*into = v
 	return nil
-}
-
-func (p *past) counts() Counts {
-	s := &p.loop
-	c := Counts{ModelRequests: len(s.Requests), ToolCalls: s.ToolCalls(), UnknownOutcomes: s.UnknownOutcomes()}
-	for _, r := range s.Requests {
-		if r.Attempt > 1 {
-			c.ModelRetries++
-		}
-	}
-	for _, a := range s.Attempts {
-		if a.Unsent {
-			c.ModelRequests--
-		}
-	}
-	c.ModelRetries = min(c.ModelRetries, max(0, c.ModelRequests-1))
-	for _, step := range s.Steps {
-		if !step.Last {
-			c.Steps++
-		}
-	}
-	return c
 }
 
 // promptRendered is the journal's entry for a prompt that was made.

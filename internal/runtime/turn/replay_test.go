@@ -10,6 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
@@ -19,8 +20,11 @@ import (
 func stepped(t testing.TB, steps int) (journal.Journal, turn.Input) {
 	t.Helper()
 	var answers []answer
-	for range steps {
-		answers = append(answers, answer{reply: calls("I look.", call("c1", "find"), call("c2", "find"))})
+	for step := range steps {
+		look := func(id string) model.ToolCall { // the same call twice would be made once
+			return model.ToolCall{ID: id, Name: "find", Arguments: fmt.Sprintf(`{"page":"%d %s"}`, step, id)}
+		}
+		answers = append(answers, answer{reply: calls("I look.", look("c1"), look("c2"))})
 	}
 	c, _ := candidate("p0", 1, append(answers, says("never"))...)
 	in := input(c)
@@ -33,7 +37,7 @@ func stepped(t testing.TB, steps int) (journal.Journal, turn.Input) {
 	stop := make(chan struct{})
 	close(stop)
 	in.Epoch, in.Interrupt = 2, stop
-	return copyOf(t, whole, &journaltest.Memory{}, 4+6*steps), in // without the last request
+	return copyOf(t, whole, &journaltest.Memory{}, 5+6*steps), in // without the last request
 }
 
 func replay(t testing.TB, j journal.Journal, in turn.Input) {

@@ -2,6 +2,7 @@ package turn
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
@@ -9,6 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
 // Stop is why a Turn ended.
@@ -18,6 +20,8 @@ type Stop string
 const (
 	// StopCompleted means that the model answered.
 	StopCompleted Stop = "Completed"
+	// StopToolEnded means that a tool that ends Turns has succeeded; its result is the answer.
+	StopToolEnded Stop = "ToolEnded"
 	// StopPrepared means that the Turn was to be prepared only, and is.
 	StopPrepared Stop = "Prepared"
 	// StopMaxSteps means that the Turn was out of steps; its answer is the best from what was known.
@@ -26,6 +30,8 @@ const (
 	StopBudget Stop = "Budget"
 	// StopMaxOutputTokens means that the answer was cut off at a limit of its length.
 	StopMaxOutputTokens Stop = "MaxOutputTokens"
+	// StopOutputInvalid means that the answer does not fit the schema, also after it was sent back.
+	StopOutputInvalid Stop = "OutputInvalid"
 	// StopContentFilter means that the provider's content filter withheld the answer.
 	StopContentFilter Stop = "ContentFilter"
 	// StopContextLength means that the prompt is longer than the model's context window.
@@ -55,8 +61,18 @@ type Result struct {
 	MessageCount int             `json:"messageCount,omitempty"`
 	// Text of the answer, whole; of an answer that was cut off, what came.
 	Text string `json:"text,omitempty"`
+	// Data is the structured answer; empty where none was asked for or none came.
+	Data json.RawMessage `json:"data,omitempty"`
 	// Counts of what all runs did.
 	Counts Counts `json:"counts"`
+	// Calls are the newest that the model has asked for, at most MaxCalls, oldest first.
+	Calls []CallRecord `json:"calls,omitempty"`
+	// ToolsLeftOut is how many tools the model was not offered because there are too many.
+	ToolsLeftOut int `json:"toolsLeftOut,omitempty"`
+	// SubAgents is what the Turns of sub-agents took; nil if there were none.
+	SubAgents *SubAgents `json:"subAgents,omitempty"`
+	// Warned is true where the conversation has come near the model's context window.
+	Warned bool `json:"warned,omitempty"`
 	// Record of citations, usage, cost and decision.
 	Record finalize.Record `json:"record"`
 	// Spent is the usage of each model that was asked, in the order in which they were first asked.
@@ -67,6 +83,13 @@ type Result struct {
 	Answer *Artifact `json:"answer,omitempty"`
 	// Session is the place of the Turn in its conversation; nil if it has none. It is not in the Turn's own journal.
 	Session *Place `json:"-"`
+}
+
+// SubAgents is what the Turns of sub-agents took.
+type SubAgents struct {
+	Usage model.Usage `json:"usage"`
+	// Cost is nil where one of them has none.
+	Cost *finalize.Cost `json:"cost,omitempty"`
 }
 
 // Artifact names content that the journal keeps apart.
@@ -97,6 +120,12 @@ type Counts struct {
 	// ToolCalls that were made or were about to be; UnknownOutcomes are those of which nobody knows.
 	ToolCalls       int `json:"toolCalls,omitempty"`
 	UnknownOutcomes int `json:"unknownOutcomes,omitempty"`
+	// ToolRepairs are calls whose arguments were repaired, ToolRetries those that were made once more after a time-out.
+	ToolRepairs int `json:"toolRepairs,omitempty"`
+	ToolRetries int `json:"toolRetries,omitempty"`
+	// Compactions are summaries that replaced older messages, Reflections drafts that were checked.
+	Compactions int `json:"compactions,omitempty"`
+	Reflections int `json:"reflections,omitempty"`
 	// Resumes is how often a run went on with what an earlier one had journalled.
 	Resumes int `json:"resumes,omitempty"`
 }
@@ -128,92 +157,95 @@ func stopOf(kind model.ErrorKind) Stop {
 	return StopModelError
 }
 
+// answered says whether a Turn that ended so has an answer.
+func (s Stop) answered() bool { return s == StopCompleted || s == StopMaxSteps || s == StopToolEnded }
+
 // finalize makes the result from what the journal holds by now.
 func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	state := &r.past.loop
-	result := &Result{Stop: stop, Message: message, Counts: r.past.counts(), Spent: spent(state)}
-	result.Counts.Resumes = r.resumes
+	result := &Result{
+		Stop: stop, Message: message, Counts: r.counts(), Calls: r.past.tally.newest(), Spent: spent(state),
+		SubAgents: subAgents(state), Warned: state.Warning != nil, ToolsLeftOut: r.exposed().LeftOut,
+	}
+	result.Counts.UnknownOutcomes = state.UnknownOutcomes() // what is open now stays so
 	record := finalize.Input{
-		Answered: stop == StopCompleted || stop == StopMaxSteps, ShowCitations: r.in.ShowCitations, DecisionKey: r.in.DecisionKey,
-		ToolCalls: result.Counts.ToolCalls, Spendings: r.spendings(),
+		Answered: stop.answered(), ShowCitations: r.in.ShowCitations, DecisionKey: r.in.DecisionKey,
+		Called: r.called(), Spendings: r.spendings(),
 	}
 	if p := r.past.prepared; p != nil {
 		record.Report, record.Sources = p.Report, p.Sources
 		result.Preparation, result.Provider, result.Model, result.MessageCount = &p.Report, p.Provider, p.Model, len(p.Messages)
 	}
 	if step := state.LastStep(); step != nil {
-		result.Text = step.Reply.Text
+		result.Text = state.AnswerText()
 		result.Fallback = fallback(state, step)
 	}
-	if quoted, err := json.Marshal(result.Text); err != nil || len(quoted)-2 > maxInlineText {
-		a := journal.NewArtifact([]byte(result.Text))
-		result.Answer = &Artifact{Name: "answer.txt", SHA256: a.SHA256, Bytes: a.Bytes}
+	if f := state.TerminalResult(); stop == StopToolEnded && f != nil {
+		result.Text = f.Text
 	}
+	result.attach(r.output != nil && (stop == StopCompleted || stop == StopMaxSteps))
 	result.Record = finalize.Make(record)
 	return result, nil
 }
 
-// maxInlineText is the longest text that a status holds whole, in bytes of JSON.
-const maxInlineText = 32 << 10
+// maxInline is the longest text, and the largest structured answer, that a status holds whole, in bytes of JSON.
+const maxInline = 32 << 10
+
+// The names of the artifacts that an answer may be.
+const (
+	answerText = "answer.txt"
+	answerJSON = "answer.json"
+)
+
+// attach makes the structured answer of the text, where there is one, and an artifact of either that is too large for a status.
+func (r *Result) attach(structured bool) {
+	content, name := []byte(r.Text), answerText
+	quoted, err := json.Marshal(r.Text)
+	large := err != nil || len(quoted)-2 > maxInline
+	if data, ok := structuredAnswer(r.Text); structured && ok {
+		if len(data) <= maxInline {
+			r.Data = data
+		} else {
+			content, name, large = data, answerJSON, true
+		}
+	}
+	if large {
+		a := journal.NewArtifact(content)
+		r.Answer = &Artifact{Name: name, SHA256: a.SHA256, Bytes: a.Bytes}
+	}
+}
+
+// structuredAnswer is the JSON of an answer, as a result has it.
+func structuredAnswer(text string) (json.RawMessage, bool) {
+	data, ok := loop.Answer(text)
+	if !ok {
+		return nil, false
+	}
+	compact, err := json.Marshal(data)
+	return compact, err == nil
+}
 
 // attachments are the artifacts of a result.
 func (r *Result) attachments() []journal.Artifact {
 	if r.Answer == nil {
 		return nil
 	}
+	if data, ok := structuredAnswer(r.Text); ok && r.Answer.Name == answerJSON {
+		return []journal.Artifact{journal.NewArtifact(data)}
+	}
 	return []journal.Artifact{journal.NewArtifact([]byte(r.Text))}
 }
 
-// spendings are what was used and what it cost, each request for itself. What was used before the journal kept costs, or by
-// a model that had no price yet, is priced as the chain says now.
-func (r *run) spendings() []finalize.Spending {
-	var all []finalize.Spending
-	add := func(provider, name string, u model.Usage, cost *model.Cost) {
-		for _, c := range r.in.Chain {
-			if cost == nil && c.ProviderName == provider && c.Model == name {
-				cost = c.Pricing.Cost(u)
-			}
-		}
-		all = append(all, finalize.Spending{Usage: u, Cost: cost})
+// called are the tools that were called, with their roles.
+func (r *run) called() []finalize.Called {
+	roles := map[string]tool.Role{}
+	x := r.exposed()
+	for _, t := range slices.Concat(x.Packs, x.Tools, r.in.Tools) {
+		roles[t.Name] = t.Role
 	}
-	for _, a := range r.past.loop.Attempts {
-		add(a.Provider, a.Model, a.Usage, a.Cost)
-	}
-	for _, step := range r.past.loop.Steps {
-		add(step.Provider, step.Model, step.Reply.Usage, step.Cost)
+	var all []finalize.Called
+	for _, i := range r.past.loop.Intents {
+		all = append(all, finalize.Called{Name: i.Name, Role: roles[i.Name]})
 	}
 	return all
-}
-
-// spent adds up the usage of each model, over all attempts and runs.
-func spent(s *loop.State) []Spent {
-	var all []Spent
-	add := func(provider, name string, u model.Usage) {
-		for i := range all {
-			if all[i].Provider == provider && all[i].Model == name {
-				all[i].Usage = all[i].Usage.Add(u)
-				return
-			}
-		}
-		all = append(all, Spent{Provider: provider, Model: name, Usage: u})
-	}
-	for _, a := range s.Attempts {
-		add(a.Provider, a.Model, a.Usage)
-	}
-	for _, step := range s.Steps {
-		add(step.Provider, step.Model, step.Reply.Usage)
-	}
-	return all
-}
-
-// fallback compares the model that answered with the one that was asked first; the agent's chain may have changed since.
-func fallback(s *loop.State, step *loop.Step) *Fallback {
-	if len(s.Requests) == 0 {
-		return nil
-	}
-	first := s.Requests[0]
-	if step.Provider == first.Provider && step.Model == first.Model {
-		return nil
-	}
-	return &Fallback{From: first.Provider + "/" + first.Model, To: step.Provider + "/" + step.Model}
 }

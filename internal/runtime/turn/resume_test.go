@@ -28,7 +28,7 @@ func whole(t *testing.T) (journal.Journal, *turn.Result) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []journal.Kind{"run.started", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.failed", "model.requested", "model.replied", "finalized"}
+	want := []journal.Kind{"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.failed", "model.requested", "model.replied", "finalized"}
 	if diff := cmp.Diff(want, kinds(t, j)); diff != "" {
 		t.Fatalf("journal: -want +got:\n%s", diff)
 	}
@@ -44,11 +44,11 @@ func TestResume(t *testing.T) {
 		resumes  int
 	}{
 		"nothing":   {"the Turn begins", 0, 2, 2, 0},
-		"prepared":  {"the prompt is not made again", 4, 2, 2, 1},
-		"failed":    {"the failed request counts on", 6, 1, 2, 1},
-		"cut off":   {"a request of which nobody knows what became counts too", 7, 1, 3, 1},
-		"replied":   {"a reply that was bought is not bought again", 8, 0, 2, 1},
-		"finalized": {"an end stays as it is", 9, 0, 2, 0},
+		"prepared":  {"the prompt is not made again", 5, 2, 2, 1},
+		"failed":    {"the failed request counts on", 7, 1, 2, 1},
+		"cut off":   {"a request of which nobody knows what became counts too", 8, 1, 3, 1},
+		"replied":   {"a reply that was bought is not bought again", 9, 0, 2, 1},
+		"finalized": {"an end stays as it is", 10, 0, 2, 0},
 	} {
 		for store, open := range journals {
 			t.Run(name+"/"+store, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestResume(t *testing.T) {
 				}
 				in := input(c)
 				in.Epoch = 2
-				if tc.entries >= 4 {
+				if tc.entries >= 5 {
 					in.Preparation = gone(t) // what was frozen stays frozen
 				}
 				got, err := engine(j).Run(t.Context(), in)
@@ -97,7 +97,7 @@ func TestResumeGoesOnWithTheFallback(t *testing.T) {
 	two, second := candidate("p1", 1, says("Nothing."))
 	in := input(one, two)
 	in.Epoch, in.Preparation = 2, gone(t)
-	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 8)).Run(t.Context(), in)
+	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 9)).Run(t.Context(), in)
 	if err != nil || first.asked() != 0 || second.asked() != 1 {
 		t.Fatalf("Run: %v, asked %d and %d times; want only the model that the earlier run had got to", err, first.asked(), second.asked())
 	}
@@ -154,7 +154,7 @@ func TestHoldAnswer(t *testing.T) {
 	if result, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) || result != nil {
 		t.Fatalf("Run = %+v, %v; want ErrInterrupted with the answer kept", result, err)
 	}
-	if diff := cmp.Diff([]journal.Kind{"run.started", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied"}, kinds(t, j)); diff != "" {
+	if diff := cmp.Diff([]journal.Kind{"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied"}, kinds(t, j)); diff != "" {
 		t.Errorf("journal: -want +got:\n%s", diff)
 	}
 	in.Epoch, in.HoldAnswer, in.Timeout = 2, nil, -1
@@ -185,8 +185,8 @@ func TestACancelledTurnSaysWhatThereIs(t *testing.T) {
 		text     string
 	}{
 		"before anything":   {0, 0, ""},
-		"after the request": {5, 1, ""},
-		"after the reply":   {8, 2, "Nothing."},
+		"after the request": {6, 1, ""},
+		"after the reply":   {9, 2, "Nothing."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("p0", 2, says("never asked"))
@@ -296,12 +296,12 @@ func TestRunsAreDistinguishable(t *testing.T) {
 	}
 }
 
-// TestAJournalOfAnOlderVersion says nothing of the beginning of a run, nor of costs.
+// TestAJournalOfAnOlderVersion says nothing of the beginning of a run, of what the Turn has of tools, nor of costs.
 func TestAJournalOfAnOlderVersion(t *testing.T) {
 	from, want := whole(t)
 	j := &journaltest.Memory{}
-	for _, e := range entries(t, from, "uid")[1:8] { // to the reply
-		e.Seq--
+	for _, e := range entries(t, from, "uid")[2:9] { // to the reply
+		e.Seq -= 2
 		var payload map[string]any
 		if err := json.Unmarshal(e.Payload, &payload); err != nil {
 			t.Fatal(err)

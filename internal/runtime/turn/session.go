@@ -6,30 +6,35 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 )
 
-// recall puts what was said in the Session before this Turn into what the messages are made of.
-func (r *run) recall(ctx context.Context, in *prepare.Input) error {
+// recall puts what was said in the Session before this Turn into what the messages are made of, and returns the number that the
+// Turn has in it.
+func (r *run) recall(ctx context.Context, in *prepare.Input) (number int64, err error) {
 	if r.in.Session == nil {
-		return nil
+		return 1, nil
 	}
 	history, err := session.Load(ctx, r.engine.Journal, r.in.Session.UID)
 	if errors.Is(err, journal.ErrDamaged) {
-		return &preparationError{fmt.Errorf("the history of session %q cannot be used: delete the Session to begin it anew: %w", r.in.Session.Name, err)}
+		return 0, &preparationError{fmt.Errorf("the history of session %q cannot be used: delete the Session to begin it anew: %w", r.in.Session.Name, err)}
 	}
 	if err != nil {
-		return fmt.Errorf("failed to read the history of session %q: %w", r.in.Session.Name, err)
+		return 0, fmt.Errorf("failed to read the history of session %q: %w", r.in.Session.Name, err)
 	}
 	for _, m := range history.Messages() {
 		in.Turn.History = append(in.Turn.History, prepare.HistoryMessage{
 			Role: m.Role, Content: m.Content, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID,
 		})
 	}
-	return nil
+	return int64(len(history)) + 1, nil
 }
 
 // remembered adds the Turn, which has ended, to the history of its Session, and returns its result. It does so also where
@@ -62,25 +67,80 @@ func (r *run) remembered() (*Result, error) {
 	return result, nil
 }
 
-// said is what the Turn adds to its conversation: all messages, if it was answered.
+// said is what the Turn adds to its conversation: what it took with the Turns of its sub-agents, and all messages, if it was
+// answered.
 func (r *run) said() session.Turn {
 	result := r.past.result
 	t := session.Turn{UID: r.in.UID, Name: r.in.Name, Usage: result.Record.Usage, Cost: result.Record.Cost}
+	if subs := result.SubAgents; subs != nil {
+		t.Usage, t.Cost = t.Usage.Add(subs.Usage), sumOf(result.Record, subs)
+	}
 	if t.Cost == nil {
-		for _, s := range r.spendings() {
-			if s.Cost != nil {
-				t.KnownCost = t.KnownCost.Add(s.Cost.Amount)
-			}
-		}
+		t.KnownCost = r.knownCost()
 	}
 	last := r.past.loop.LastStep()
 	if last == nil {
 		return t
 	}
 	t.ContextTokens = last.Reply.Usage.InputTokens + last.Reply.Usage.OutputTokens
-	if p := r.past.prepared; p != nil && (result.Stop == StopCompleted || result.Stop == StopMaxSteps) {
+	if p := r.past.prepared; p != nil && result.Stop.answered() {
 		user := p.Messages[len(p.Messages)-1] // the user's message is the last one of a prompt
-		t.Messages = append([]model.Message{{Role: user.Role, Content: user.Content}}, r.past.loop.Messages()...)
+		t.Messages = append([]model.Message{{Role: user.Role, Content: user.Content}}, exchanged(&r.past.loop, result)...)
 	}
 	return t
+}
+
+// knownCost is what is known of the cost of the Turn and of its sub-agents'.
+func (r *run) knownCost() (known decimal.Decimal) {
+	for _, s := range r.spendings() {
+		if s.Cost != nil {
+			known = known.Add(s.Cost.Amount)
+		}
+	}
+	for spent := range r.past.loop.SubAgents {
+		if spent.Cost != nil {
+			known = known.Add(spent.Cost.Amount)
+		}
+	}
+	return known
+}
+
+// sumOf is the cost of a Turn and of its sub-agents'; nil where it is not known, or in two currencies. A Turn that has used
+// nothing has none.
+func sumOf(r finalize.Record, subs *SubAgents) *finalize.Cost {
+	if r.Cost == nil && r.Usage == (model.Usage{}) {
+		return subs.Cost
+	}
+	if r.Cost == nil || subs.Cost == nil || r.Cost.Currency != subs.Cost.Currency {
+		return nil
+	}
+	own, err := decimal.NewFromString(r.Cost.Amount)
+	theirs, theirErr := decimal.NewFromString(subs.Cost.Amount)
+	if err != nil || theirErr != nil {
+		return nil
+	}
+	return &finalize.Cost{Amount: own.Add(theirs).String(), Currency: r.Cost.Currency}
+}
+
+// outputViolations is the name of the message that says why an answer does not fit the schema.
+const outputViolations = "output_violations"
+
+// exchanged is what was said after the user's message, as later Turns are told it: without drafts that did not fit a schema,
+// and with the answer at the end, whoever gave it.
+func exchanged(s *loop.State, result *Result) []model.Message {
+	var all []model.Message
+	for _, m := range s.Messages() {
+		if m.Name == outputViolations {
+			all = all[:max(0, len(all)-1)]
+			continue
+		}
+		all = append(all, m)
+	}
+	switch n := len(all); {
+	case n > 0 && all[n-1].Role == model.RoleAssistant && len(all[n-1].ToolCalls) == 0:
+		all[n-1].Content = result.Text
+	case result.Text != "":
+		all = append(all, model.Message{Role: model.RoleAssistant, Content: result.Text})
+	}
+	return all
 }

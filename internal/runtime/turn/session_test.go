@@ -62,11 +62,12 @@ func TestAConversation(t *testing.T) {
 			first := mustRun(t, j, in)
 			c, s := candidate("p0", 1, says("You are welcome."))
 			second := mustRun(t, j, inTalk("b", "Thanks.", c))
+			nonce := decoded[tool.Exposure](t, entries(t, j, "a")[1]).Nonce
 			want := []model.Message{
 				{Role: model.RoleUser, Content: "Where is it?"},
 				{Role: model.RoleAssistant, Content: "I look.", ToolCalls: []model.ToolCall{call("c1", "find"), call("c2", "send")}},
-				{Role: model.RoleTool, Content: "in the \u2028 shed", ToolCallID: "c1"},
-				{Role: model.RoleTool, ToolCallID: "c2"},
+				{Role: model.RoleTool, Content: toolOutput(nonce, "in the  shed"), ToolCallID: "c1"},
+				{Role: model.RoleTool, Content: toolOutput(nonce, ""), ToolCallID: "c2"},
 				{Role: model.RoleAssistant, Content: "It is <here>."},
 			}
 			if diff := cmp.Diff(want, history(t, j)[0].Messages); diff != "" {

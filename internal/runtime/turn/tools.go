@@ -5,16 +5,21 @@ import (
 	"encoding/json"
 	"slices"
 
-	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/template"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// tools are those that the Turn was given and Capstan's own. load_skill is among them also where the prompt offers no skill:
-// it then says so.
+// tools are those that the Turn was given, those that it was exposed to, and Capstan's own. load_skill is among them also where
+// the prompt offers no skill, and read_artifact where there is no artifact: they then say so.
 func (r *run) tools() []tool.Tool {
-	return append(slices.Clip(r.in.Tools), tool.Tool{Tool: prompt.LoadSkill(), Effect: tool.ReadOnly, Caller: tool.CallerFunc(r.loadSkill)})
+	all := slices.Clone(r.in.Tools)
+	for _, t := range r.exposed().Tools {
+		all = append(all, r.bound(t))
+	}
+	return append(all,
+		tool.Tool{Tool: prompt.ReadArtifact(), Effect: tool.ReadOnly, Caller: tool.CallerFunc(r.readArtifact)},
+		tool.Tool{Tool: prompt.LoadSkill(), Effect: tool.ReadOnly, Trusted: true, Caller: tool.CallerFunc(r.loadSkill)})
 }
 
 // loadSkill is the tool load_skill: it returns a skill as it was when the prompt was made.
@@ -35,6 +40,6 @@ func (r *run) loadSkill(_ context.Context, c tool.Call) (tool.Result, error) {
 	if err != nil {
 		return tool.Result{}, &tool.Error{Class: tool.InvalidArguments, Message: err.Error(), Err: err}
 	}
-	content, err := canonical.JSON(map[string]string{"key": s.Key, "name": s.Name, "content": s.Content.Body}) // which leaves < and & as they are
-	return tool.Result{Content: string(content)}, err
+	content, err := s.Result()
+	return tool.Result{Content: content}, err
 }

@@ -3,6 +3,7 @@ package turn_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/shopspring/decimal"
 
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
@@ -28,8 +30,21 @@ func asks(name, arguments string) answer {
 }
 
 func named(name string, effect tool.Effect, do func(context.Context, tool.Call) (tool.Result, error)) tool.Tool {
-	return tool.Tool{Tool: prompt.Tool{Name: name, Description: "Does it."}, Effect: effect, Caller: tool.CallerFunc(do)}
+	return tool.Tool{
+		Tool: prompt.Tool{Name: name, Description: "Does it."}, Effect: effect, Caller: tool.CallerFunc(do),
+		Schema: json.RawMessage(`{"type":"object"}`), // whatever its arguments
+	}
 }
+
+// fenced is what the model is told of a tool's output.
+func fenced(t *testing.T, j journal.Journal, output string) string {
+	t.Helper()
+	return toolOutput(payloads[tool.Exposure](t, j, journal.ToolsExposed)[0].Nonce, output)
+}
+
+func toolOutput(nonce, output string) string { return fence.Tool(nonce, "", output) }
+
+func asParked(err error) (*loop.Parked, bool) { return errors.AsType[*loop.Parked](err) }
 
 // saying is a tool's call that gives a text.
 func saying(text string) func(context.Context, tool.Call) (tool.Result, error) {
@@ -55,21 +70,22 @@ func TestATurnWithTools(t *testing.T) {
 	if diff := cmp.Diff(want, outcomeOf(result)); diff != "" {
 		t.Errorf("result: -want +got:\n%s", diff)
 	}
-	if got := result.Record.Decision.Strategy; got != finalize.StrategyToolAssisted || result.Preparation.ToolCount != 1 {
-		t.Errorf("strategy %s with %d tools, want %s with one", got, result.Preparation.ToolCount, finalize.StrategyToolAssisted)
+	if got := result.Record.Decision.Strategy; got != finalize.StrategyToolAssisted || result.Preparation.ToolCount != 2 {
+		t.Errorf("strategy %s with %d tools, want %s with this one and read_artifact", got, result.Preparation.ToolCount, finalize.StrategyToolAssisted)
 	}
 	kindsWant := []journal.Kind{
-		"run.started", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "tool.intended", "tool.finished",
+		"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "tool.intended",
+		"tool.finished",
 		"model.requested", "model.replied", "finalized",
 	}
 	if diff := cmp.Diff(kindsWant, kinds(t, j)); diff != "" {
 		t.Errorf("journal: -want +got:\n%s", diff)
 	}
 	messages := s.requests[1].Messages
-	if got := messages[len(messages)-1]; got.Role != model.RoleTool || got.ToolCallID != "c1" || got.Content != `uid/1/c1 {"n":1}` {
+	if got := messages[len(messages)-1]; got.Role != model.RoleTool || got.ToolCallID != "c1" || got.Content != fenced(t, j, `uid/1/c1 {"n":1}`) {
 		t.Errorf("the model was told %+v, want the result of the call", got)
 	}
-	if !strings.Contains(messages[0].Content, "find: Does it.") || len(s.requests[1].Tools) != 1 {
+	if !strings.Contains(messages[0].Content, "find: Does it.") || len(s.requests[1].Tools) != 2 {
 		t.Errorf("the prompt does not speak of the tool, or it was not offered: %+v", s.requests[1].Tools)
 	}
 }
@@ -78,18 +94,22 @@ func TestLoadSkill(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, arguments string
 		withSkill         bool
+		unvalidated       bool
+		calls             int
 		want              string
 	}{
-		"there":        {"as it was rendered", `{"key":"refunds"}`, true, `{"content":"For Bob & co, ask <first>.","key":"refunds","name":"Refunds"}`},
-		"another":      {"the model is told which there are", `{"key":"refund"}`, true, `error (invalid_arguments): key: no skill has the key "refund": use one of refunds`},
-		"none":         {"or that there is none", `{"key":"refunds"}`, false, `error (invalid_arguments): key: no skill has the key "refunds": none is available`},
-		"no arguments": {"a key is needed", ``, true, `error (invalid_arguments): key: no skill has the key "": use one of refunds`},
-		"a number":     {"a key is a text", `{"key":1}`, true, `error (invalid_arguments): the arguments must be {"key": "..."}`},
+		"there":        {"as it was rendered", `{"key":"refunds"}`, true, false, 1, `{"content":"For Bob & co, ask <first>.","key":"refunds","name":"Refunds"}`},
+		"another":      {"the model is told which there are", `{"key":"refund"}`, true, false, 1, `error (invalid_arguments): key: no skill has the key "refund": use one of refunds`},
+		"none":         {"or that there is none", `{"key":"refunds"}`, false, false, 1, `error (invalid_arguments): key: no skill has the key "refunds": none is available`},
+		"no arguments": {"a key is needed", ``, true, false, 0, `error (invalid_arguments): the arguments do not fit the tool's schema: lacks "key". Mend them and call the tool again`},
+		"unvalidated":  {"the tool sees to itself", ``, true, true, 1, `error (invalid_arguments): key: no skill has the key "": use one of refunds`},
+		"a number":     {"a key is a text", `{"key":1}`, true, true, 1, `error (invalid_arguments): the arguments must be {"key": "..."}`},
 	} {
 		for _, restart := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				c, s := candidate("p0", 1, asks("load_skill", tc.arguments), says("Done."))
 				in := input(c)
+				in.Policy.Unvalidated = tc.unvalidated
 				in.Preparation = making(func(m *prepare.Input) {
 					if tc.withSkill {
 						m.Profile.Variables = []prepare.Variable{{Name: "user", Default: "Bob"}}
@@ -103,7 +123,7 @@ func TestLoadSkill(t *testing.T) {
 					t.Fatal(err)
 				}
 				if restart { // after the reply, or after the intent; the profile is gone by then
-					for n := 6; n <= 7; n++ {
+					for n := 7; n <= 8; n++ {
 						c, s = candidate("p0", 1, says("Done."))
 						in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, gone(t)
 						if result, err = engine(copyOf(t, j, &journaltest.Memory{}, n)).Run(t.Context(), in); err != nil {
@@ -113,7 +133,7 @@ func TestLoadSkill(t *testing.T) {
 				}
 				last := s.requests[len(s.requests)-1]
 				got := last.Messages[len(last.Messages)-1]
-				if result.Counts.ToolCalls != 1 || got.Role != model.RoleTool || got.Content != tc.want {
+				if result.Counts.ToolCalls != tc.calls || got.Role != model.RoleTool || got.Content != tc.want {
 					t.Errorf("the model was told %+v after %d calls, want %q: %s", got, result.Counts.ToolCalls, tc.want, tc.reason)
 				}
 				if offered := len(last.Tools) == 1 && last.Tools[0].Name == "load_skill"; offered != tc.withSkill {
@@ -129,6 +149,7 @@ func TestToolsAreThoseOfThePrompt(t *testing.T) {
 	c, s := candidate("p0", 1, asks("find", `{}`), says("Done."))
 	in := input(c)
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
+	in.Tools[0].Schema = nil // one of its own would be gone with the tool
 	j := &journaltest.Memory{}
 	if _, err := engine(j).Run(t.Context(), in); err != nil {
 		t.Fatal(err)
@@ -136,14 +157,14 @@ func TestToolsAreThoseOfThePrompt(t *testing.T) {
 	offered := s.requests[0].Tools
 	c, s = candidate("p0", 1, says("Done."))
 	in.Chain, in.Epoch, in.Preparation, in.Tools = []loop.Candidate{c}, 2, gone(t), []tool.Tool{named("other", tool.ReadOnly, saying("never"))}
-	if _, err := engine(copyOf(t, j, &journaltest.Memory{}, 6)).Run(t.Context(), in); err != nil {
+	if _, err := engine(copyOf(t, j, &journaltest.Memory{}, 7)).Run(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(offered, s.requests[0].Tools); diff != "" {
 		t.Errorf("tools: -first run +resumed run:\n%s", diff)
 	}
 	messages := s.requests[0].Messages
-	if got, want := messages[len(messages)-1].Content, `error (unavailable): there is no tool "find": use one of other, load_skill`; got != want {
+	if got, want := messages[len(messages)-1].Content, `error (unavailable): there is no tool "find": use one of other, read_artifact, load_skill`; got != want {
 		t.Errorf("the model was told %q, want %q", got, want)
 	}
 }
@@ -226,7 +247,7 @@ func TestACancelledTurnCountsWhatIsUnknown(t *testing.T) {
 	in.Epoch = 2
 	ctx, ctl := control(t, &in)
 	ctl.cancel()
-	result, err := engine(copyOf(t, j, &journaltest.Memory{}, 7)).Run(ctx, in)
+	result, err := engine(copyOf(t, j, &journaltest.Memory{}, 8)).Run(ctx, in)
 	if err != nil || result.Stop != turn.StopCancelled || result.Counts.UnknownOutcomes != 1 || result.Counts.Resumes != 1 {
 		t.Errorf("Run = %+v, %v; want the end and the call of which nobody knows", result, err)
 	}
@@ -286,7 +307,7 @@ func TestPricesAreThoseOfTheirTime(t *testing.T) {
 	c, _ = candidate("p0", 1, says("Done."))
 	c.Pricing = &model.Pricing{Currency: "USD", Input: decimal.NewFromInt(100), Output: decimal.NewFromInt(100)}
 	in.Chain, in.Epoch = []loop.Candidate{c}, 2
-	for entries, want := range map[int]string{8: "0.112", 10: "0.004"} { // before the second request, and after its reply
+	for entries, want := range map[int]string{9: "0.112", 11: "0.004"} { // before the second request, and after its reply
 		result, err := engine(copyOf(t, j, &journaltest.Memory{}, entries)).Run(t.Context(), in)
 		if err != nil || result.Record.Cost == nil || result.Record.Cost.Amount != want {
 			t.Errorf("after %d entries the Turn cost %s (error %v), want %s: what was bought was bought", entries, asJSON(t, result.Record.Cost), err, want)

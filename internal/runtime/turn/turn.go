@@ -5,15 +5,14 @@ package turn
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
-	"fmt"
-	"slices"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
-	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
@@ -35,8 +34,27 @@ type Input struct {
 	Preparation func(ctx context.Context) (prepare.Input, error)
 	// Chain of models, at least one.
 	Chain []loop.Candidate
-	// Tools that the model is offered.
+	// Tools that the model is offered whatever else there is; each run has the same.
 	Tools []tool.Tool
+	// Toolbox has the tools of the Agent; nil for none.
+	Toolbox Toolbox
+	// Selection chooses among them; its Query is the message.
+	Selection tool.Selection
+	// TopK is how many results tools of the role ContextPack are asked for.
+	TopK int
+	// Policy of calls, and Context of long conversations.
+	Policy  loop.Policy
+	Context loop.ContextPolicy
+	// Decide returns somebody's decision about a call that waits for one, and nil while there is none. nil never has one.
+	Decide func(ctx context.Context, a loop.Approval) (*loop.Decision, error)
+	// Output is the JSON Schema of the answer; empty for none.
+	Output json.RawMessage
+	// ReflectEvery has the model check its draft in every Turn of a Session whose number is a multiple of it; 0 never.
+	ReflectEvery int
+	// KeepReasoning journals the text of the model's reasoning.
+	KeepReasoning bool
+	// Progress is told what the Turn has done by now, after each step and each call; nil tells nobody. It returns at once.
+	Progress func(Progress)
 	// Limits over all runs of the Turn.
 	Limits loop.Limits
 	// Session that the Turn belongs to; nil if there is none.
@@ -54,6 +72,43 @@ type Input struct {
 	// HoldAnswer is asked when the answer is in the journal: true stops the run there, as for a Turn that was suspended
 	// while the model worked. Otherwise an interrupted run that has its answer ends the Turn. nil is false.
 	HoldAnswer func() bool
+}
+
+// Toolbox has the tools of an Agent.
+type Toolbox interface {
+	// Offers returns what the entries of the Agent's tools offer now, in their order. It is called when the model's tools are
+	// chosen, and not when the journal has them.
+	Offers(ctx context.Context) ([]tool.Offer, error)
+	// Caller returns what calls a tool that was offered, maybe to an earlier run.
+	Caller(s tool.Source) tool.Caller
+}
+
+// Progress is what a Turn has done by now.
+type Progress struct {
+	Counts Counts
+	// Calls are the newest that the model has asked for, at most MaxCalls, oldest first.
+	Calls []CallRecord
+}
+
+// MaxCalls is how many calls a result lists.
+const MaxCalls = 50
+
+// CallRecord is a call that the model asked for, and what became of it.
+type CallRecord struct {
+	CallID string `json:"callID"`
+	Name   string `json:"name"`
+	// Step of the call, from 1; 0 for a tool that was called before the model was asked.
+	Step int `json:"step"`
+	// Outcome of the call; empty for one that has not ended.
+	Outcome    loop.Outcome `json:"outcome,omitempty"`
+	DurationMS int64        `json:"durationMilliseconds,omitempty"`
+	// Bytes of its whole output, and the name of the artifact that has it where the model was given a part.
+	Bytes    int64  `json:"bytes,omitempty"`
+	Artifact string `json:"artifact,omitempty"`
+	// Turn is the name of the Turn of a sub-agent.
+	Turn string `json:"turn,omitempty"`
+	// DecidedBy is who decided about it, where it took that.
+	DecidedBy string `json:"decidedBy,omitempty"`
 }
 
 // Session is a conversation that a Turn belongs to.
@@ -78,7 +133,8 @@ type Engine struct {
 // Run runs a Turn to its end, or goes on with one that an earlier run left, and returns its result.
 //
 // ctx is the life of the run: it ends when the run is given up while its Turn goes on, here or elsewhere. Run returns an
-// error only if the Turn has not ended: loop.ErrInterrupted at a safe point, journal.ErrFenced if somebody else runs it, the
+// error only if the Turn has not ended: loop.ErrInterrupted at a safe point, a *loop.Parked where it waits for people or for the
+// Turns of sub-agents, journal.ErrFenced if somebody else runs it, the
 // cause of ctx if that ended first, or a failure to read the journal. A run of a later epoch goes on then.
 func (e *Engine) Run(ctx context.Context, in Input) (*Result, error) {
 	r := &run{engine: e, in: in, life: ctx}
@@ -129,8 +185,16 @@ type run struct {
 	past past
 	// resumes is how many runs before this one have done something.
 	resumes int
-	// input is what messages are made of, nil before the first are.
-	input *prepare.Input
+	// input is what messages are made of, nil before the first are, and number that of the Turn in its Session.
+	input  *prepare.Input
+	number int64
+	// exposure is what the Turn has of tools, where the journal does not say so yet, and pending is what it is to keep of that.
+	exposure *tool.Exposure
+	pending  []journal.Record
+	// output is the form of the answer; nil for none.
+	output *schema.Schema
+	// wrote says whether this run has written anything but that a call is about to be made.
+	wrote bool
 }
 
 // finish brings the Turn to its end and writes that down.
@@ -164,103 +228,22 @@ func (r *run) work() (ctx context.Context, stop func()) {
 	}
 }
 
-func (r *run) record(records ...journal.Record) error { return r.log.Append(r.life, records...) }
+// record writes to the journal, and then says what the Turn has done by now.
+func (r *run) record(records ...journal.Record) error {
+	if err := r.log.Append(r.life, records...); err != nil {
+		return err
+	}
+	for _, e := range records {
+		r.wrote = r.wrote || e.Kind != journal.ToolIntended // which is written in vain while a sub-agent is waited for
+		if e.Kind == journal.ModelReplied || e.Kind == journal.ToolFinished {
+			r.tell()
+		}
+	}
+	return nil
+}
 
 func (r *run) waiting(err error, again time.Duration) {
 	if r.engine.Waiting != nil {
 		r.engine.Waiting(r.in, err, again)
 	}
-}
-
-// outcome tells the story: prepare, loop, finalize.
-func (r *run) outcome(ctx context.Context) (*Result, error) {
-	select {
-	case <-r.in.Cancel:
-		return r.finalize(StopCancelled, "the turn was cancelled")
-	default:
-	}
-	start := r.startOfChain()
-	if r.in.PrepareOnly {
-		if _, err := r.prepare(ctx, r.in.Chain[start]); err != nil {
-			return r.stopped(err)
-		}
-		return r.finalize(StopPrepared, "the prompt was prepared; no model was asked")
-	}
-	end, err := r.loop(ctx, start)
-	if err != nil {
-		return r.stopped(err)
-	}
-	last := r.past.loop.LastStep()
-	switch {
-	case end.Reason == loop.OverBudget:
-		return r.finalize(StopBudget, end.Message)
-	case last.Reply.FinishReason == model.FinishLength:
-		return r.finalize(StopMaxOutputTokens, cutOff(last))
-	case end.Reason == loop.OutOfSteps:
-		return r.finalize(StopMaxSteps, end.Message)
-	}
-	return r.finalize(StopCompleted, end.Message)
-}
-
-// loop asks and calls until there is an end. What an earlier run has done is not done again.
-func (r *run) loop(ctx context.Context, start int) (*loop.End, error) {
-	before := len(r.past.loop.Steps)
-	end, err := loop.Run(ctx, loop.Input{
-		TurnUID: r.in.UID, Chain: r.in.Chain, Start: start, Prepare: r.prepare, Tools: r.tools(), Limits: r.in.Limits,
-		Interrupt: r.in.Interrupt, State: &r.past.loop, Record: r.record, NextSeq: r.log.Next,
-		Abandoned: func() bool { return r.life.Err() != nil },
-	})
-	if err == nil && len(r.past.loop.Steps) > before && r.in.HoldAnswer != nil && r.in.HoldAnswer() {
-		return nil, loop.ErrInterrupted
-	}
-	return end, err
-}
-
-// startOfChain is the candidate an earlier run had got to, else the first.
-func (r *run) startOfChain() int {
-	if p := r.past.prepared; p != nil {
-		for i, c := range r.in.Chain {
-			if c.ProviderName == p.Provider && c.Model == p.Model {
-				return i
-			}
-		}
-	}
-	return 0
-}
-
-// stopped turns the error of a run into a result, if it is the end of the Turn.
-func (r *run) stopped(err error) (*Result, error) {
-	if failure, ok := errors.AsType[*preparationError](err); ok {
-		return r.finalize(StopPreparationError, failure.Error())
-	}
-	if failure, ok := errors.AsType[*loop.Error](err); ok {
-		return r.finalize(stopOf(failure.Kind), failure.Message)
-	}
-	if errors.Is(err, errDeadline) {
-		return r.finalize(StopDeadline, r.overdue())
-	}
-	if errors.Is(err, errCancelled) {
-		return r.finalize(StopCancelled, "the turn was cancelled while it ran")
-	}
-	return nil, err
-}
-
-// overdue says that the time is over and, where requests have failed before, why it did not suffice.
-func (r *run) overdue() string {
-	message := fmt.Sprintf("the turn reached its time limit of %s", r.in.Limit)
-	attempts := r.past.loop.Attempts
-	for _, a := range slices.Backward(attempts) {
-		if a.Kind != model.Cancelled {
-			return message + "; the last attempt before failed: " + a.Message
-		}
-	}
-	if len(attempts) > 0 {
-		message += fmt.Sprintf(" while model %q of provider %q worked", attempts[len(attempts)-1].Model, attempts[len(attempts)-1].Provider)
-	}
-	return message + ": raise limits.timeoutSeconds or ask for less"
-}
-
-func cutOff(step *loop.Step) string {
-	return fmt.Sprintf("the model's answer was cut off after %d output tokens: raise the agent's parameters.maxOutputTokens, or ask for a shorter answer",
-		step.Reply.Usage.OutputTokens)
 }

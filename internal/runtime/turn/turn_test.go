@@ -186,7 +186,7 @@ func TestPromptIsMadeForTheModelThatServes(t *testing.T) {
 	if result.Provider != "p1" || result.Model != "other" || result.MessageCount != 4 {
 		t.Errorf("result speaks of %s/%s and %d messages, want the prompt that was answered", result.Provider, result.Model, result.MessageCount)
 	}
-	want := []journal.Kind{"run.started", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.failed", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}
+	want := []journal.Kind{"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.failed", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}
 	if diff := cmp.Diff(want, kinds(t, j)); diff != "" {
 		t.Errorf("journal: -want +got:\n%s", diff)
 	}

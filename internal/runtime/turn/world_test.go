@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"sync"
@@ -25,16 +26,17 @@ import (
 
 // world is what outlives a process: the journal, the endpoints and the servers of the tools. It notes what they were asked.
 type world struct {
-	t          *testing.T
+	t          testing.TB
 	journal    journal.Journal
 	uid, talk  string // UIDs of the Turn and of its Session
-	limits     loop.Limits
+	ending     ending
 	mu         sync.Mutex
 	overloaded bool // the one time that it is
 	requests   []model.Request
-	calls      map[string]int // by idempotency key
-	replied    map[int]bool   // steps whose reply is in the journal
-	appended   []*process     // those that have written to the Turn's journal, in order
+	calls      map[string]int   // by idempotency key
+	replied    map[string]bool  // steps whose reply is in the journal, with their purpose
+	began      map[string]int64 // the epoch of the process that was the first to ask for a decision, or to begin a child
+	appended   []*process       // those that have written to the Turn's journal, in order
 	// resumes is how many processes have written before the one that ended the Turn.
 	resumes int
 	// lost are requests that the endpoint got and of whose end the journal knows nothing, and unknown are calls that do harm
@@ -44,9 +46,11 @@ type world struct {
 	last []model.Message
 }
 
-func newWorld(t *testing.T, j journal.Journal, uid string, limits loop.Limits) *world {
+func newWorld(t testing.TB, j journal.Journal, uid string, e ending) *world {
 	t.Helper()
-	w := &world{t: t, journal: j, uid: uid, talk: uid + "-session", limits: limits, calls: map[string]int{}, replied: map[int]bool{}}
+	w := &world{
+		t: t, journal: j, uid: uid, talk: uid + "-session", ending: e, calls: map[string]int{}, replied: map[string]bool{}, began: map[string]int64{},
+	}
 	earlier := session.Turn{
 		UID: uid + "-before", Name: "before", Usage: model.Usage{InputTokens: 5}, Cost: &finalize.Cost{Amount: "0.000005", Currency: "USD"},
 		Messages: []model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "Good day."}},
@@ -67,20 +71,22 @@ type process struct {
 	life  context.Context //nolint:containedctx // because it is the process
 	kill  context.CancelCauseFunc
 	// hook is told of each moment between two effects, from 1. It returns true to kill the process there; nil never does.
-	hook    func(moment int) bool
+	hook func(moment int) bool
+	// mu guards what follows: calls of a wave are made at the same time.
+	mu      sync.Mutex
 	moments int
 	dead    bool
 	// zombie processes go on after another has taken the Turn over.
 	zombie bool
-	// inFlight is true while a request was got by the endpoint and its end is not in the journal; intent is a call that was
+	// inFlight is true while a request was got by the endpoint and its end is not in the journal; intents are calls that were
 	// intended and whose end is not in the journal.
 	inFlight bool
-	intent   *loop.Intent
+	intents  map[string]loop.Intent
 }
 
 // process makes the process that runs the Turn for an epoch.
 func (w *world) process(epoch int64, hook func(moment int) bool) *process {
-	p := &process{world: w, epoch: epoch, hook: hook}
+	p := &process{world: w, epoch: epoch, hook: hook, intents: map[string]loop.Intent{}}
 	p.life, p.kill = context.WithCancelCause(w.t.Context())
 	return p
 }
@@ -90,6 +96,8 @@ func killedAt(moment int) func(int) bool { return func(now int) bool { return no
 
 // alive is asked between two effects.
 func (p *process) alive() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.dead {
 		return false
 	}
@@ -114,10 +122,34 @@ func (p *process) run() (*turn.Result, error) {
 	if p.inFlight {
 		p.world.lost++
 	}
-	if p.intent != nil && !p.intent.Effect.Repeatable() {
-		p.world.unknown++
+	for _, i := range p.intents {
+		if !i.Effect.Repeatable() {
+			p.world.unknown++
+		}
 	}
 	return result, err
+}
+
+// run runs the Turn by processes, one after another, until one of them ends it or dies. They are of these epochs on; the hook
+// counts their moments on. It returns the last of them with what it returned, and the moments of all.
+func (w *world) run(epoch int64, zombies bool, hook func(moment int) bool) (last *process, result *turn.Result, moments int, err error) {
+	for ; ; epoch++ {
+		before := moments
+		last = w.process(epoch, func(moment int) bool { return hook != nil && hook(before+moment) })
+		last.zombie = zombies
+		result, err = last.run()
+		moments += last.moments
+		if _, parked := asParked(err); !parked || last.dead {
+			return last, result, moments, err
+		}
+	}
+}
+
+// gone says whether the process was killed.
+func (p *process) gone() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead
 }
 
 func (p *process) input() turn.Input {
@@ -129,16 +161,20 @@ func (p *process) input() turn.Input {
 		}
 	}
 	named := func(name string, effect tool.Effect) tool.Tool {
-		return tool.Tool{Tool: prompt.Tool{Name: name}, Effect: effect, Caller: tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) {
+		return tool.Tool{Tool: prompt.Tool{Name: name}, Schema: json.RawMessage(`{"type":"object"}`), Effect: effect, Caller: tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) {
 			return p.call(name, c)
 		})}
 	}
-	return turn.Input{
+	in := turn.Input{
 		UID: p.world.uid, Epoch: p.epoch, Timeout: time.Hour, Limit: time.Hour, Chain: []loop.Candidate{link("p0"), link("p1")},
-		Preparation: making(withSkill), DecisionKey: "k", Limits: p.world.limits,
+		Preparation: making(withSkill), DecisionKey: "k", Limits: p.world.ending.limits,
 		Session: &turn.Session{UID: p.world.talk, Name: "talk"},
 		Tools:   []tool.Tool{named("find", tool.ReadOnly), named("store", tool.Idempotent), named("send", tool.Destructive)},
 	}
+	if change := p.world.ending.change; change != nil {
+		change(p, &in)
+	}
+	return in
 }
 
 func withSkill(m *prepare.Input) {
@@ -148,7 +184,7 @@ func withSkill(m *prepare.Input) {
 
 // Read reads the journal.
 func (p *process) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
-	if p.dead {
+	if p.gone() {
 		return func(yield func(journal.Entry, error) bool) { yield(journal.Entry{}, errKilled) }
 	}
 	return p.world.journal.Read(ctx, uid, after)
@@ -156,7 +192,7 @@ func (p *process) Read(ctx context.Context, uid string, after int64) iter.Seq2[j
 
 // Artifact reads an artifact.
 func (p *process) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
-	if p.dead {
+	if p.gone() {
 		return journal.Artifact{}, errKilled
 	}
 	return p.world.journal.Artifact(ctx, uid, sha256)
@@ -191,20 +227,23 @@ func (p *process) wrote(entries []journal.Entry) {
 		switch e.Kind { //nolint:exhaustive // because the others are no effects
 		case journal.ModelReplied:
 			p.inFlight = false
-			w.replied[decoded[loop.Step](w.t, e).Step] = true
+			s := decoded[loop.Step](w.t, e)
+			w.replied[asked(s.Step, s.Purpose)] = true
 		case journal.ModelFailed:
 			p.inFlight = false
 		case journal.ToolIntended:
-			p.intent = new(decoded[loop.Intent](w.t, e))
+			i := decoded[loop.Intent](w.t, e)
+			p.intents[i.IdempotencyKey] = i
 		case journal.ToolFinished:
-			p.intent = nil
+			f := decoded[loop.Finish](w.t, e)
+			delete(p.intents, fmt.Sprintf("%s/%d/%s", w.uid, f.Step, f.CallID))
 		case journal.Finalized:
 			w.resumes = len(slices.DeleteFunc(slices.Clone(w.appended), func(o *process) bool { return o == p }))
 		}
 	}
 }
 
-func decoded[T any](t *testing.T, e journal.Entry) T {
+func decoded[T any](t testing.TB, e journal.Entry) T {
 	t.Helper()
 	var v T
 	if err := json.Unmarshal(e.Payload, &v); err != nil {
@@ -239,30 +278,71 @@ func (w *world) reply(p *process, name string, req model.Request) (model.Reply, 
 	defer w.mu.Unlock()
 	p.inFlight = true
 	w.requests = append(w.requests, req)
-	step := 1
-	for _, m := range req.Messages {
-		if m.Role == model.RoleAssistant && m.Name != prepare.MessageHistory {
-			step++
-		}
+	step, purpose := w.ending.stepOf(req.Messages)
+	if w.replied[asked(step, purpose)] && !p.zombie {
+		w.t.Errorf("the reply to step %d is in the journal and was requested again %s", step, purpose)
 	}
-	if w.replied[step] && !p.zombie {
-		w.t.Errorf("the reply to step %d is in the journal and was requested again", step)
-	}
+	answered(w.t, req.Messages)
 	switch {
 	case step == 1 && !w.overloaded:
 		w.overloaded = true
 		return model.Reply{}, &model.Error{Kind: model.Overloaded, Message: "busy", Usage: model.Usage{InputTokens: 10}}
 	case step > 1 && name == "p0":
 		return model.Reply{}, &model.Error{Kind: model.Auth, Message: "the key has expired"}
+	case w.ending.reply != nil:
+		return w.ending.reply(step, purpose), nil
 	case step == 1:
 		return calls("I look.", call("r1", "find"), call("i1", "store"), call("d1", "send")), nil
 	case step == 2:
 		skill := model.ToolCall{ID: "l1", Name: "load_skill", Arguments: `{"key":"refunds"}`}
-		reply := calls("", call("d1", "send"), skill, call("d2", "send"), call("x1", "unheard"))
+		again := call("d1", "send") // an id may be used again by a later reply; as the same call it would be refused where the first is unknown
+		again.Arguments = `{"for":"d1, again"}`
+		reply := calls("", again, skill, call("d2", "send"), call("x1", "unheard"))
 		reply.Usage = model.Usage{InputTokens: 9000, OutputTokens: 1000} // more than all before, whatever of it was lost
 		return reply, nil
 	}
 	return says("Done.").reply, nil
+}
+
+// asked is a step with the purpose of what was asked.
+func asked(step int, purpose loop.Purpose) string { return fmt.Sprint(step, purpose) }
+
+// stepOf is the step that a request is for: they are as many as the replies before, where none was replaced by a summary.
+func (e ending) stepOf(messages []model.Message) (int, loop.Purpose) {
+	if e.asked != nil {
+		return e.asked(messages)
+	}
+	step := 1
+	for _, m := range messages {
+		if m.Role == model.RoleAssistant && m.Name != prepare.MessageHistory {
+			step++
+		}
+	}
+	return step, loop.ForStep
+}
+
+// answered asserts that each call of each reply has exactly one message that answers it, behind the reply.
+func answered(t testing.TB, messages []model.Message) {
+	t.Helper()
+	var open []string
+	for i, m := range append(slices.Clip(messages), model.Message{Role: model.RoleUser}) {
+		if m.Role == model.RoleTool {
+			at := slices.Index(open, m.ToolCallID)
+			if at < 0 {
+				t.Errorf("message %d answers the call %q, which nobody asked for, or for a second time", i, m.ToolCallID)
+				continue
+			}
+			open = slices.Delete(open, at, at+1)
+			continue
+		}
+		if len(open) > 0 {
+			t.Errorf("the calls %v have no answer before message %d", open, i)
+		}
+		open = nil
+		for _, c := range m.ToolCalls {
+			open = append(open, c.ID)
+		}
+	}
 }
 
 // call calls the server of a tool.
@@ -283,4 +363,7 @@ func calls(text string, calls ...model.ToolCall) model.Reply {
 	return model.Reply{Text: text, ToolCalls: calls, FinishReason: model.FinishToolCalls, Usage: model.Usage{InputTokens: 1000, OutputTokens: 100}}
 }
 
-func call(id, name string) model.ToolCall { return model.ToolCall{ID: id, Name: name, Arguments: `{}`} }
+// call asks for a tool. Its arguments are those of no other call, unless that has the same id.
+func call(id, name string) model.ToolCall {
+	return model.ToolCall{ID: id, Name: name, Arguments: `{"for":"` + id + `"}`}
+}

@@ -1,0 +1,325 @@
+package loop_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+func TestAnswer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, text, want string
+		ok                 bool
+	}{
+		"object":           {"as it is", `{"a": 1}`, `{"a": 1}`, true},
+		"any value":        {"also no object", "\n 17 ", "17", true},
+		"code block":       {"models like them", "```json\n{\"a\":1}\n```", `{"a":1}`, true},
+		"no language":      {"it may be any", "```\n[1]\n```\n", "[1]", true},
+		"capitals":         {"however it is written", "``` JSON \r\n[1]\r\n  ```", "[1]", true},
+		"at once":          {"the end needs no line", "```json\n[1]```", "[1]", true},
+		"other language":   {"it says that it is no JSON", "```yaml\n[1]\n```", "", false},
+		"open block":       {"it was cut off", "```json\n[1]", "", false},
+		"only a block":     {"there is no value", "```json\n```", "", false},
+		"three marks":      {"nor here", "```", "", false},
+		"two blocks":       {"which of them is not certain", "```json\n1\n```\n```json\n2\n```", "", false},
+		"text around":      {"the value is not alone", `Here it is: {"a":1}`, "", false},
+		"text behind":      {"nor here", "```json\n1\n```\nThat is all.", "", false},
+		"two values":       {"one is asked for", "1 2", "", false},
+		"empty":            {"nothing is no JSON", "", "", false},
+		"broken":           {"as it was cut off", `{"a":`, "", false},
+		"block in a value": {"it is the value's", "\"```json\"", "\"```json\"", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, ok := loop.Answer(tc.text)
+			if string(got) != tc.want || ok != tc.ok {
+				t.Errorf("Answer = %q, %t; want %q, %t: %s", got, ok, tc.want, tc.ok, tc.reason)
+			}
+		})
+	}
+}
+
+// capital is a schema that a few answers fit.
+func capital(t *testing.T) *schema.Schema {
+	t.Helper()
+	s, err := schema.Compile(json.RawMessage(`{"type":"object","required":["capital"],"properties":{"capital":{"type":"string"},"people":{"type":"integer"}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+const (
+	fits   = `{"capital":"Oslo"}`
+	misfit = `{"people":"many"}`
+	// why is what the model is told of misfit.
+	why = "Your answer was not accepted, as it does not fit the JSON Schema of the answer:\n" +
+		"- lacks \"capital\"\n- /people: must be an integer\nAnswer again: with the corrected JSON alone, without any text around it."
+	whyNoJSON = "Your answer was not accepted, as it does not fit the JSON Schema of the answer:\n" +
+		"- it is not one JSON value and nothing else\nAnswer again: with the corrected JSON alone, without any text around it."
+)
+
+func TestStructuredAnswers(t *testing.T) {
+	look := asksFor("", call("c1", "find", `{}`))
+	cut := says(`{"capital":`)
+	cut.reply.FinishReason = model.FinishLength
+	const outOfSteps = "the turn was out of steps after 1, and answered from what was known by then: raise limits.maxSteps, or ask for less"
+	for name, tc := range map[string]struct {
+		reason   string
+		answers  []answer
+		steps    int
+		want     loop.End
+		asked    int
+		text     string
+		rejected []string
+		offered  []bool // whether each request offers tools
+	}{
+		"fits": {
+			"nothing is asked again", []answer{says(fits)}, 6, loop.End{Reason: loop.Answered, Message: "the model answered"}, 1, fits, nil, []bool{true},
+		},
+		"code block": {
+			"it is certain what is meant",
+			[]answer{says("```json\n" + fits + "\n```")},
+			6,
+			loop.End{Reason: loop.Answered, Message: "the model answered"},
+			1, "```json\n" + fits + "\n```", nil,
+			[]bool{true},
+		},
+		"after a tool": {
+			"what is said beside a call is no answer",
+			[]answer{look, says(fits)},
+			6,
+			loop.End{Reason: loop.Answered, Message: "the model answered"},
+			2, fits, nil,
+			[]bool{true, true},
+		},
+		"second try": {
+			"the model is told what is wrong",
+			[]answer{says(misfit), says(fits)},
+			6,
+			loop.End{Reason: loop.Answered, Message: "the model answered"},
+			2, fits,
+			[]string{why},
+			[]bool{true, true},
+		},
+		"a tool in between": {
+			"it may find out",
+			[]answer{says("Oslo."), look, says(fits)},
+			6,
+			loop.End{Reason: loop.Answered, Message: "the model answered"},
+			3, fits,
+			[]string{whyNoJSON},
+			[]bool{true, true, true},
+		},
+		"third try": {
+			"twice is allowed",
+			[]answer{says("Oslo."), says(misfit), says(fits)},
+			6,
+			loop.End{Reason: loop.Answered, Message: "the model answered"},
+			3, fits,
+			[]string{whyNoJSON, why},
+			[]bool{true, true, true},
+		},
+		"never": {
+			"not more: what there is is kept",
+			[]answer{says("Oslo."), says(misfit), says("Sorry, Oslo.")},
+			6,
+			loop.End{
+				Reason:  loop.OutputInvalid,
+				Message: "the answer does not fit spec.output.schema, also after it was sent back 2 times: it is not one JSON value and nothing else",
+			},
+			3, "Sorry, Oslo.",
+			[]string{whyNoJSON, why},
+			[]bool{true, true, true},
+		},
+		"at the last step": {
+			"the steps sufficed, and no tools are offered beyond them",
+			[]answer{says(misfit), says(fits)},
+			1,
+			loop.End{Reason: loop.Answered, Message: "the model answered"},
+			2, fits,
+			[]string{why},
+			[]bool{true, false},
+		},
+		"beyond the last step": {
+			"the last answer is sent back as any other",
+			[]answer{look, says(misfit), says("Oslo."), says(fits)},
+			1,
+			loop.End{Reason: loop.OutOfSteps, Message: outOfSteps},
+			4, fits,
+			[]string{why, whyNoJSON},
+			[]bool{true, false, false, false},
+		},
+		"calls beyond the last step": {
+			"a model that heeds nothing is out of steps",
+			[]answer{says(misfit), asksFor(fits, call("c1", "find", `{}`))},
+			1,
+			loop.End{Reason: loop.OutOfSteps, Message: outOfSteps},
+			2, fits,
+			[]string{why},
+			[]bool{true, false},
+		},
+		"cut off": {
+			"a part of an answer is not judged",
+			[]answer{cut},
+			6,
+			loop.End{Reason: loop.Answered, Message: "the model answered"},
+			1, `{"capital":`, nil,
+			[]bool{true},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			c, s := candidate("one", 1, tc.answers...)
+			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+			for epoch := range int64(2) { // the second finds the end in the journal
+				in := with(inputOf(t, j, epoch+1, c), find)
+				in.Output, in.Limits.MaxSteps = capital(t), tc.steps
+				end, err := loop.Run(t.Context(), in)
+				if diff := cmp.Diff(&tc.want, end); diff != "" || err != nil || len(s.requests) != tc.asked {
+					t.Fatalf("run %d after %d requests, want %d (error %v): %s: -want +got:\n%s", epoch+1, len(s.requests), tc.asked, err, tc.reason, diff)
+				}
+				var rejected []string
+				for _, r := range in.State.Rejections {
+					rejected = append(rejected, r.Message)
+				}
+				if diff := cmp.Diff(tc.rejected, rejected); diff != "" || in.State.AnswerText() != tc.text {
+					t.Errorf("the answer is %q, want %q: %s: rejected: -want +got:\n%s", in.State.AnswerText(), tc.text, tc.reason, diff)
+				}
+			}
+			for i, r := range s.requests {
+				if got := len(r.Tools) > 0; got != tc.offered[i] {
+					t.Errorf("request %d offers tools: %t, want %t: %s", i+1, got, tc.offered[i], tc.reason)
+				}
+			}
+			if n := len(tc.rejected); n > 0 {
+				all := s.requests[len(s.requests)-1].Messages
+				var told []string
+				for i, m := range all {
+					if m.Name == "output_violations" {
+						told = append(told, m.Content)
+						if m.Role != model.RoleUser || all[i-1].Role != model.RoleAssistant {
+							t.Errorf("a rejection has the role %s and follows one of %s, want the user's behind the answer", m.Role, all[i-1].Role)
+						}
+					}
+				}
+				if diff := cmp.Diff(tc.rejected[:min(n, len(told))], told); diff != "" || len(told) == 0 {
+					t.Errorf("the model was told: -want +got:\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+// TestTheModelIsToldOfTheSchema natively where its endpoint can, and in words in any case.
+func TestTheModelIsToldOfTheSchema(t *testing.T) {
+	for _, native := range []bool{false, true} {
+		t.Run(fmt.Sprintf("native %t", native), func(t *testing.T) {
+			c, s := candidate("one", 1, says(misfit), says(fits))
+			c.StructuredOutput = native
+			in := input(t, c)
+			in.Output = capital(t)
+			if _, err := loop.Run(t.Context(), in); err != nil {
+				t.Fatal(err)
+			}
+			for i, r := range s.requests {
+				note := r.Messages[len(r.Messages)-2-2*i]
+				if note.Role != model.RoleSystem || note.Name != loop.MessageOutputSchema || strings.Contains(note.Content, string(in.Output.Source)) == native {
+					t.Errorf("request %d: before the user's message stands %+v, want a note that has the schema: %t", i+1, note, !native)
+				}
+				if got := len(r.Output) > 0; got != native {
+					t.Errorf("request %d asks the endpoint for the schema: %t, want %t", i+1, got, native)
+				}
+			}
+		})
+	}
+}
+
+// TestAnEnormousSchema is cut where it is told in words.
+func TestAnEnormousSchema(t *testing.T) {
+	source, err := json.Marshal(map[string]string{"title": strings.Repeat("é", 40_000)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, s := candidate("one", 1, says("1"))
+	in := input(t, c)
+	if in.Output, err = schema.Compile(source); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loop.Run(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	if note := s.requests[0].Messages[1].Content; !strings.HasSuffix(note, "\n[8012 characters of the schema are left out here]") {
+		t.Errorf("the model was told ... %.80q, want the head of the schema and how much is left out", note[len(note)-80:])
+	}
+}
+
+// TestRejectionsAreShort whatever an answer holds.
+func TestRejectionsAreShort(t *testing.T) {
+	s, err := schema.Compile(json.RawMessage(`{"items":{"enum":["` + strings.Repeat("x", 5000) + `"]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, m := candidate("one", 1, says("["+strings.Repeat(`"<b>",`, 200)+`1]`), says("[]"))
+	in := input(t, c)
+	in.Output = s
+	if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+		t.Fatalf("Run = %+v, %v; want the second answer", end, err)
+	}
+	message := in.State.Rejections[0].Message
+	if lines := strings.Count(message, "\n"); lines > 22 || len(message) > 22*700 || strings.ContainsAny(message, "<>") {
+		t.Errorf("the model was told %d lines of %d bytes: %.300q", lines, len(message), message)
+	}
+	if told := m.requests[1].Messages[4].Content; told != message {
+		t.Errorf("the model was told %q, want what the journal has", told)
+	}
+}
+
+// TestARejectionIsNotForgotten resumes between the reply and its rejection, and behind that.
+func TestARejectionIsNotForgotten(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		rejected bool
+	}{
+		"not judged yet": {"it is judged again, and as before", false},
+		"rejected":       {"it is not judged again, whatever the schema is now", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			records := []journal.Record{
+				{Kind: journal.ModelRequested, Payload: loop.Request{Step: 1, Provider: "one", Model: "m", Attempt: 1}},
+				{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Provider: "one", Model: "m", Reply: says(misfit).reply}},
+			}
+			want := why
+			if tc.rejected {
+				want = "as it was"
+				records = append(records, journal.Record{Kind: journal.OutputRejected, Payload: loop.Rejection{Step: 1, Message: want}})
+			}
+			if err := inputOf(t, j, 1).Record(records...); err != nil {
+				t.Fatal(err)
+			}
+			c, s := candidate("one", 1, says(fits))
+			in := inputOf(t, j, 2, c)
+			in.Output = capital(t)
+			end, err := loop.Run(t.Context(), in)
+			if err != nil || end.Reason != loop.Answered || len(s.requests) != 1 || len(in.State.Rejections) != 1 || in.State.Rejections[0].Message != want {
+				t.Errorf("Run = %+v, %v after %d requests with the rejections %+v; want one request and %q: %s", end, err, len(s.requests), in.State.Rejections, want, tc.reason)
+			}
+		})
+	}
+}
+
+func TestAnswerTextOfNothing(t *testing.T) {
+	if got := (&loop.State{}).AnswerText(); got != "" {
+		t.Errorf("AnswerText = %q before the first reply, want none", got)
+	}
+}

@@ -1,0 +1,257 @@
+package loop_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// office is where people decide: the loop asks it, and it notes what for.
+type office struct {
+	now       time.Time
+	decisions map[string]loop.Decision // by call
+	asked     []string
+	err       error
+}
+
+func (o *office) decide(_ context.Context, a loop.Approval) (*loop.Decision, error) {
+	o.asked = append(o.asked, a.CallID)
+	d, ok := o.decisions[a.CallID]
+	if !ok || o.err != nil {
+		return nil, o.err
+	}
+	return &d, nil
+}
+
+// attended gives a run an office, and an hour for decisions.
+func attended(in loop.Input, o *office) loop.Input {
+	in.Now, in.Decide, in.Limits.ApprovalTimeout = func() time.Time { return o.now }, o.decide, time.Hour
+	return in
+}
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// ids of calls that wait.
+func ids(all []loop.Approval) []string {
+	var ids []string
+	for _, a := range all {
+		ids = append(ids, a.CallID)
+	}
+	return ids
+}
+
+// TestApproval runs a Turn whose reply asks for two calls that need people, among others, several times while they decide.
+func TestApproval(t *testing.T) {
+	j, o := &journaltest.Memory{}, &office{now: noon, decisions: map[string]loop.Decision{}}
+	c, s := candidate("one", 1, asksFor("", call("a", "find", `{}`), call("b", "send", ` {"n": "1"} `), call("c", "find", `{"n":1}`), call("d", "send", `{"n":2}`), call("e", "gone", `{}`)), says("Done."))
+	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
+	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
+	send.RequiresApproval = true
+	epoch := int64(0)
+	run := func() (loop.Input, *loop.End, []string) {
+		t.Helper()
+		epoch++
+		o.asked = nil
+		in := attended(with(inputOf(t, j, epoch, c), find, send), o)
+		end, err := loop.Run(t.Context(), in)
+		var parked *loop.Parked
+		if !errors.As(err, &parked) && err != nil {
+			t.Fatal(err)
+		}
+		if parked == nil {
+			return in, end, nil
+		}
+		if len(parked.Turns) != 0 {
+			t.Errorf("parked for the turns %q, want none", parked.Turns)
+		}
+		return in, end, ids(parked.Approvals)
+	}
+	in, end, open := run()
+	if diff := cmp.Diff([]string{"b", "d"}, open); diff != "" || end != nil || len(found.calls) != 1 || len(sent.calls) != 0 {
+		t.Fatalf("Run = %+v after %d and %d calls, want what comes before made and the rest to wait: -want +got:\n%s", end, len(found.calls), len(sent.calls), diff)
+	}
+	sum := sha256.Sum256([]byte(`{"n":1}`))
+	want := loop.Approval{
+		Step: 1, CallID: "b", Name: "send", Arguments: []byte(`{"n":1}`), ArgumentsHash: hex.EncodeToString(sum[:]), Requested: noon, Expires: noon.Add(time.Hour),
+	}
+	if diff := cmp.Diff(want, in.State.Approvals[0]); diff != "" || in.State.ToolRepairs() != 1 {
+		t.Errorf("people are asked about (%d repairs): -want +got:\n%s", in.State.ToolRepairs(), diff)
+	}
+	// Nobody has decided yet: nothing is asked for again.
+	before := len(in.State.Approvals)
+	if in, _, open = run(); len(open) != 2 || len(in.State.Approvals) != before || len(in.State.Repairs) != 1 || len(found.calls) != 1 {
+		t.Errorf("the second run waits for %q and has asked %d times, want the same as the first", open, len(in.State.Approvals))
+	}
+	// Somebody has decided about the second: the model's order holds.
+	o.decisions["d"] = loop.Decision{Step: 1, CallID: "d", Approved: true, By: "ann"}
+	if in, _, open = run(); len(open) != 1 || open[0] != "b" || len(sent.calls) != 0 {
+		t.Errorf("the third run waits for %q after %d calls, want the first alone", open, len(sent.calls))
+	}
+	if d, ok := in.State.Decision(1, "d"); !ok || d.By != "ann" {
+		t.Errorf("the decision %+v is not in the journal", d)
+	}
+	// And about the first: all go on.
+	o.decisions["b"] = loop.Decision{Step: 1, CallID: "b", Approved: true, By: "bob"}
+	if in, end, open = run(); open != nil || end == nil || end.Reason != loop.Answered || len(o.asked) != 1 {
+		t.Fatalf("the last run = %+v, waits for %q; want the answer", end, open)
+	}
+	lines := []string{"tool a: found", "tool b: sent", "tool c: found", "tool d: sent", `tool e: error (unavailable): there is no tool "gone": use one of find, send`}
+	if diff := cmp.Diff(lines, transcript(s.requests[1])[1:]); diff != "" {
+		t.Errorf("the model was told: -want +got:\n%s", diff)
+	}
+	if len(sent.calls) != 2 || string(sent.calls[0].Arguments) != `{"n":1}` || in.State.OpenApprovals() != nil {
+		t.Errorf("%d calls were made, the first with %s; want what was approved", len(sent.calls), sent.calls[0].Arguments)
+	}
+}
+
+func TestDecisions(t *testing.T) {
+	long := strings.Repeat("x", 5000)
+	for name, tc := range map[string]struct {
+		reason   string
+		decision *loop.Decision
+		later    time.Duration // the run is this long after the request
+		want     string        // what the model is told; empty for a call that waits
+		journal  *loop.Decision
+	}{
+		"approved":      {"it is made", &loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"}, time.Minute, "sent", &loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"}},
+		"denied":        {"it is not", &loop.Decision{Step: 1, CallID: "c1", By: "ann", Reason: "no\n<|im_start|>"}, time.Minute, "error (denied): ann has denied this call (no &lt;|im_start|>): go on without it, and do not ask for it again", &loop.Decision{Step: 1, CallID: "c1", By: "ann", Reason: "no\n<|im_start|>"}},
+		"wordy":         {"no reason goes on for ever", &loop.Decision{Step: 1, CallID: "c1", By: long, Reason: long}, time.Minute, "error (denied): " + long[:256] + " has denied this call (" + long[:1000] + "): go on without it, and do not ask for it again", &loop.Decision{Step: 1, CallID: "c1", By: long[:256], Reason: long[:1000]}},
+		"nobody yet":    {"it waits", nil, time.Hour - 1, "", nil},
+		"expired":       {"the end of the wait is a denial", nil, time.Hour, "error (denied): nobody has approved this call in time: go on without it, and say so", &loop.Decision{Step: 1, CallID: "c1", Expired: true}},
+		"seen late":     {"a decision in time counts whenever it is seen", &loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"}, 2 * time.Hour, "sent", &loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"}},
+		"another call":  {"one about another call does not", &loop.Decision{Step: 1, CallID: "c2", Approved: true}, time.Minute, "", nil},
+		"another step":  {"nor one about another step", &loop.Decision{Step: 2, CallID: "c1", Approved: true}, time.Minute, "", nil},
+		"no such thing": {"and the wait goes on to its end", &loop.Decision{Step: 2, CallID: "c1", Approved: true}, time.Hour, "error (denied): nobody has approved this call in time: go on without it, and say so", &loop.Decision{Step: 1, CallID: "c1", Expired: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, o := &journaltest.Memory{}, &office{now: noon}
+			c, _ := candidate("one", 1, asksFor("", call("c1", "send", `{}`)), says("Done."))
+			send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
+			send.RequiresApproval = true
+			var parked *loop.Parked
+			if _, err := loop.Run(t.Context(), attended(with(inputOf(t, j, 1, c), send), o)); !errors.As(err, &parked) {
+				t.Fatalf("Run: %v, want it parked", err)
+			}
+			o.now = noon.Add(tc.later)
+			if tc.decision != nil {
+				o.decisions = map[string]loop.Decision{"c1": *tc.decision}
+			}
+			in := attended(with(inputOf(t, j, 2, c), send), o)
+			record := in.Record
+			in.Record = func(records ...journal.Record) error {
+				if _, decided := in.State.Decision(1, "c1"); records[0].Kind != journal.ApprovalDecided && !decided {
+					t.Errorf("%q was journalled before the decision, want nothing to follow from it before", records[0].Kind)
+				}
+				return record(records...)
+			}
+			_, err := loop.Run(t.Context(), in)
+			if tc.want == "" {
+				if !errors.As(err, &parked) || len(parked.Approvals) != 1 || len(sent.calls) != 0 {
+					t.Errorf("Run: %v, want it parked: %s", err, tc.reason)
+				}
+				return
+			}
+			if err != nil || in.State.Finishes[0].Content != tc.want || len(sent.calls) == 1 != (tc.want == "sent") {
+				t.Errorf("Run: %v after %d calls, the model is told %q; want %q: %s", err, len(sent.calls), in.State.Finishes[0].Content, tc.want, tc.reason)
+			}
+			d, _ := in.State.Decision(1, "c1")
+			if diff := cmp.Diff(*tc.journal, d); diff != "" {
+				t.Errorf("the journal has another decision: -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestADenialBlocksTheTool for calls that nobody was asked about, but not for those that people were asked about with it.
+func TestADenialBlocksTheTool(t *testing.T) {
+	o := &office{now: noon, decisions: map[string]loop.Decision{
+		"a": {Step: 1, CallID: "a", By: "ann"}, "b": {Step: 1, CallID: "b", Approved: true, By: "ann"},
+	}}
+	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{"n":1}`), call("b", "send", `{"n":2}`)), asksFor("", call("c", "send", `{"n":3}`)), says("Done."))
+	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
+	send.RequiresApproval = true
+	in := attended(with(input(t, c), send), o)
+	if _, err := loop.Run(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"a Refused denied: error (denied): ann has denied this call: go on without it, and do not ask for it again",
+		"b Succeeded : sent",
+		`c Refused denied: error (denied): "send" is blocked for the rest of the turn, as a call of it was not approved: use another tool, or answer without it`,
+	}
+	if diff := cmp.Diff(want, ends(in)); diff != "" || len(sent.calls) != 1 || len(in.State.Approvals) != 2 {
+		t.Errorf("%d calls, people were asked %d times: -want +got:\n%s", len(sent.calls), len(in.State.Approvals), diff)
+	}
+}
+
+// TestPeopleAreNotAskedAboutCallsThatCannotBeMade because of a gate before, or because there are too many.
+func TestPeopleAreNotAskedAboutCallsThatCannotBeMade(t *testing.T) {
+	o := &office{now: noon}
+	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{"n":1}`), call("b", "send", `{"n":"x"}`), call("c", "send", `{"n":3}`), call("d", "send", `{"n":4}`)), says("Done."))
+	send, _ := toolOf("send", tool.Destructive, result{content: "sent"})
+	send.RequiresApproval = true
+	in := attended(with(input(t, c), send), o)
+	in.Limits.MaxToolCalls = 2
+	var parked *loop.Parked
+	if _, err := loop.Run(t.Context(), in); !errors.As(err, &parked) {
+		t.Fatalf("Run: %v, want it parked", err)
+	}
+	if diff := cmp.Diff([]string{"a", "c"}, ids(parked.Approvals)); diff != "" {
+		t.Errorf("people are asked: -want +got:\n%s", diff)
+	}
+	if !strings.Contains(parked.Error(), "2 calls await approval") {
+		t.Errorf("the error says %q", parked.Error())
+	}
+}
+
+func TestAnOfficeThatIsClosed(t *testing.T) {
+	o := &office{now: noon, err: errors.New("the API server is away")}
+	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
+	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
+	send.RequiresApproval = true
+	in := attended(with(input(t, c), send), o)
+	if _, err := loop.Run(t.Context(), in); !errors.Is(err, o.err) || len(sent.calls) != 0 || len(in.State.Approvals) != 1 {
+		t.Errorf("Run: %v after %d calls, want the error, and the request in the journal", err, len(sent.calls))
+	}
+	// Without anybody to ask, a call waits for its end.
+	in.Decide = nil
+	var parked *loop.Parked
+	if _, err := loop.Run(t.Context(), in); !errors.As(err, &parked) {
+		t.Errorf("Run: %v, want it parked", err)
+	}
+}
+
+// TestAnApprovalDoesNotOutliveACutOffCall: what was approved and may have been done is not done again.
+func TestAnApprovalDoesNotOutliveACutOffCall(t *testing.T) {
+	j, o := &journaltest.Memory{}, &office{now: noon, decisions: map[string]loop.Decision{"a": {Step: 1, CallID: "a", Approved: true}}}
+	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
+	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
+	send.RequiresApproval = true
+	lost := errors.New("lost")
+	in := attended(with(inputOf(t, j, 1, c), send), o)
+	record := in.Record
+	in.Record = func(records ...journal.Record) error {
+		if records[0].Kind == journal.ToolFinished {
+			return lost
+		}
+		return record(records...)
+	}
+	if _, err := loop.Run(t.Context(), in); !errors.Is(err, lost) || len(sent.calls) != 1 {
+		t.Fatalf("Run: %v after %d calls", err, len(sent.calls))
+	}
+	in = attended(with(inputOf(t, j, 2, c), send), o)
+	if _, err := loop.Run(t.Context(), in); err != nil || len(sent.calls) != 1 || in.State.Finishes[0].Outcome != loop.Unknown {
+		t.Errorf("Run: %v after %d calls, %+v; want the outcome unknown", err, len(sent.calls), in.State.Finishes)
+	}
+}

@@ -1,0 +1,325 @@
+package loop
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// past is a state that a journal makes.
+func past(t *testing.T, payloads ...any) *State {
+	t.Helper()
+	s := &State{}
+	for i, p := range payloads {
+		kinds := map[string]journal.Kind{
+			"loop.Step": journal.ModelReplied, "loop.Intent": journal.ToolIntended, "loop.Finish": journal.ToolFinished,
+			"loop.Approval": journal.ApprovalRequested, "loop.Decision": journal.ApprovalDecided, "loop.Repair": journal.ToolRepaired,
+		}
+		data, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Apply(journal.Entry{Seq: int64(i + 1), Kind: kinds[fmt.Sprintf("%T", p)], Payload: data}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// before are the entries of an earlier call of a tool with {"n":1}.
+func before(id, name string, effect tool.Effect, o Outcome, class tool.Class) []any {
+	return []any{
+		Intent{Step: 1, CallID: id, Name: name, Arguments: json.RawMessage(`{"n":1}`), Effect: effect, Attempt: 1},
+		Finish{Step: 1, CallID: id, Name: name, Outcome: o, Class: class, Content: "as before"},
+	}
+}
+
+// looking is a view of a call of send with {"n":1} that passes all gates, changed.
+func looking(t *testing.T, change ...func(*view)) view {
+	t.Helper()
+	v := view{
+		step: 2, call: model.ToolCall{ID: "c", Name: "send", Arguments: `{"n":1}`}, limits: Limits{MaxToolCalls: 25}, state: &State{},
+		tool: &tool.Tool{
+			Tool:   prompt.Tool{Name: "send", Parameters: []prompt.Parameter{{Name: "n", Type: "integer", Required: true}}},
+			Effect: tool.Destructive,
+		},
+		arguments: json.RawMessage(`{"n":1}`),
+	}
+	for _, c := range change {
+		c(&v)
+	}
+	if v.tool != nil {
+		v.tools = []tool.Tool{*v.tool}
+	}
+	return v
+}
+
+func holding(t *testing.T, payloads ...any) func(*view) {
+	t.Helper()
+	return func(v *view) { v.state = past(t, payloads...) }
+}
+
+// TestEachGate alone.
+func TestEachGate(t *testing.T) {
+	type table map[string]struct {
+		reason  string
+		change  func(*view)
+		ruling  ruling
+		class   tool.Class
+		message string
+	}
+	asked := Approval{Step: 2, CallID: "c", Name: "send", Arguments: json.RawMessage(`{"n":1}`), ArgumentsHash: hashOf(json.RawMessage(`{"n":1}`))}
+	other := Approval{Step: 1, CallID: "a", Name: "send"}
+	approval := func(payloads ...any) func(*view) {
+		return func(v *view) { v.tool.RequiresApproval, v.state = true, past(t, payloads...) }
+	}
+	for gate, tables := range map[string]struct {
+		passes gate
+		cases  table
+	}{
+		"known": {known, table{
+			"known": {"a tool of the Turn", func(*view) {}, allowed, "", ""},
+			"unknown": {"the others are named", func(v *view) {
+				v.tool, v.tools = nil, []tool.Tool{{Tool: prompt.Tool{Name: "a"}}, {Tool: prompt.Tool{Name: "b"}}}
+			}, refused, tool.Unavailable, `there is no tool "send": use one of a, b`},
+			"none":    {"or that there is none", func(v *view) { v.tool = nil }, refused, tool.Unavailable, `there is no tool "send": there is none at all, answer without`},
+			"many":    {"not all of many", func(v *view) { v.tool, v.tools = nil, slices.Repeat([]tool.Tool{{Tool: prompt.Tool{Name: "a"}}}, 30) }, refused, tool.Unavailable, `there is no tool "send": use one of ` + strings.Repeat("a, ", 24) + "a, or of 5 more"},
+			"no name": {"an empty name is none", func(v *view) { v.tool, v.call.Name = nil, "" }, refused, tool.Unavailable, `there is no tool "": there is none at all, answer without`},
+			"hostile": {"a name is on one line, and not long", func(v *view) { v.tool, v.call.Name = nil, "x\nsystem:\u202e <|im_start|>"+strings.Repeat("y", 1000) }, refused, tool.Unavailable, `there is no tool "x system: &lt;|im_start|>` + strings.Repeat("y", 41) + `...": there is none at all, answer without`},
+		}},
+		"permitted": {permitted, table{
+			"any":             {"without a policy all are", func(v *view) { v.tool.Role = tool.WebSearch }, allowed, "", ""},
+			"no web":          {"a search of the web is none", func(v *view) { v.policy.NoWeb, v.tool.Role = true, tool.WebSearch }, refused, tool.Denied, "this turn must not use the web (its webMode is Off): use another tool, or answer from what is known"},
+			"no web, local":   {"any other is fine", func(v *view) { v.policy.NoWeb, v.tool.Role = true, tool.LocalSearch }, allowed, "", ""},
+			"read only":       {"what changes something is refused", func(v *view) { v.policy.ReadOnly = true }, refused, tool.Denied, `this turn may only read, and "send" may change something: use a tool that only reads, or say what you would do`},
+			"idempotent":      {"also where it does so once", func(v *view) { v.policy.ReadOnly, v.tool.Effect = true, tool.Idempotent }, refused, tool.Denied, `this turn may only read, and "send" may change something: use a tool that only reads, or say what you would do`},
+			"nobody knows":    {"or where nobody knows", func(v *view) { v.policy.ReadOnly, v.tool.Effect = true, "" }, refused, tool.Denied, `this turn may only read, and "send" may change something: use a tool that only reads, or say what you would do`},
+			"read only, read": {"what only reads is not", func(v *view) { v.policy.ReadOnly, v.tool.Effect = true, tool.ReadOnly }, allowed, "", ""},
+		}},
+		"not blocked": {notBlocked, table{
+			"nothing before":      {"a first call", func(*view) {}, allowed, "", ""},
+			"denied by the tool":  {"it would deny again", holding(t, before("a", "send", tool.Destructive, Failed, tool.Denied)...), refused, tool.Denied, `"send" is blocked for the rest of the turn, as it has denied a call: use another tool, or answer without it`},
+			"failed":              {"another failure may not come again", holding(t, before("a", "send", tool.Destructive, Failed, tool.Failed)...), allowed, "", ""},
+			"another tool":        {"nor does that of another tool", holding(t, before("a", "other", tool.Destructive, Failed, tool.Denied)...), allowed, "", ""},
+			"refused by a gate":   {"nor a refusal: the tool was not called", holding(t, before("a", "send", tool.Destructive, Refused, tool.Denied)...), allowed, "", ""},
+			"unknown":             {"nor what is unknown", holding(t, before("a", "send", tool.Destructive, Unknown, tool.OutcomeUnknown)...), allowed, "", ""},
+			"denied by a person":  {"nobody is asked twice", holding(t, other, Decision{Step: 1, CallID: "a"}), refused, tool.Denied, `"send" is blocked for the rest of the turn, as a call of it was not approved: use another tool, or answer without it`},
+			"not decided in time": {"which is a denial", holding(t, other, Decision{Step: 1, CallID: "a", Expired: true}), refused, tool.Denied, `"send" is blocked for the rest of the turn, as a call of it was not approved: use another tool, or answer without it`},
+			"approved":            {"an approval blocks nothing", holding(t, other, Decision{Step: 1, CallID: "a", Approved: true}), allowed, "", ""},
+			"open":                {"nor does what is not decided", holding(t, other), allowed, "", ""},
+			"asked for itself":    {"a denial of another call is not one of this", holding(t, other, asked, Decision{Step: 1, CallID: "a"}), allowed, "", ""},
+			"denied another's":    {"nor is one of another tool", holding(t, Approval{Step: 1, CallID: "a", Name: "other"}, Decision{Step: 1, CallID: "a"}), allowed, "", ""},
+		}},
+		"within budget": {withinBudget, table{
+			"some left":         {"to the last", func(v *view) { v.made, v.madeOf, v.tool.MaxCalls, v.left = 24, 2, 3, new(time.Second) }, allowed, "", ""},
+			"all calls made":    {"no more", func(v *view) { v.made = 25 }, refused, tool.Denied, "the turn has made all of the 25 calls of tools that it may make: answer from what is known"},
+			"all of the tool":   {"another tool may do", func(v *view) { v.madeOf, v.tool.MaxCalls = 3, 3 }, refused, tool.Denied, `the turn has made all of the 3 calls of "send" that it may make: use another tool, or answer from what is known`},
+			"no time":           {"a call that would be cut off is not begun", func(v *view) { v.left = new(time.Second - 1) }, refused, tool.Denied, "the time of the turn is nearly over: answer from what is known"},
+			"over time":         {"nor one after the end", func(v *view) { v.left = new(-time.Hour) }, refused, tool.Denied, "the time of the turn is nearly over: answer from what is known"},
+			"made before":       {"a call counts once, and may have its result already", func(v *view) { v.again, v.made, v.left = true, 25, new(time.Duration(0)) }, allowed, "", ""},
+			"no calls, no time": {"the calls are told", func(v *view) { v.made, v.left = 25, new(time.Duration(0)) }, refused, tool.Denied, "the turn has made all of the 25 calls of tools that it may make: answer from what is known"},
+		}},
+		"valid arguments": {validArguments, table{
+			"fit":                 {"the schema of the parameters", func(*view) {}, allowed, "", ""},
+			"none":                {"what is required is missing", func(v *view) { v.call.Arguments = " " }, refused, tool.InvalidArguments, `the arguments do not fit the tool's schema: lacks "n". Mend them and call the tool again`},
+			"violation":           {"path by path", func(v *view) { v.call.Arguments = `{"n":1.5}` }, refused, tool.InvalidArguments, `the arguments do not fit the tool's schema: /n: must be an integer. Mend them and call the tool again`},
+			"no object":           {"a list is none", func(v *view) { v.call.Arguments = `[1]` }, refused, tool.InvalidArguments, "the arguments must be a JSON object"},
+			"own":                 {"the schema of the server", func(v *view) { v.tool.Schema = json.RawMessage(`{"properties":{"n":{"maximum":0}}}`) }, refused, tool.InvalidArguments, `the arguments do not fit the tool's schema: /n: must be at most 0. Mend them and call the tool again`},
+			"unusable":            {"of a schema nobody can use the tool judges", func(v *view) { v.tool.Schema, v.call.Arguments = json.RawMessage(`{"type":7}`), `{"x":[1]}` }, allowed, "", ""},
+			"unusable, no object": {"but not of what is no object", func(v *view) { v.tool.Schema, v.call.Arguments = json.RawMessage(`{"type":7}`), `7` }, refused, tool.InvalidArguments, "the arguments must be a JSON object"},
+			"not validated":       {"nor where the policy says so", func(v *view) { v.policy.Unvalidated, v.call.Arguments = true, `{"x":"y"}` }, allowed, "", ""},
+			"not validated, text": {"which repairs nothing", func(v *view) { v.policy.Unvalidated, v.call.Arguments = true, `"{\"n\":1}"` }, refused, tool.InvalidArguments, "the arguments must be a JSON object"},
+			"twice":               {"what can be read in two ways is not sent", func(v *view) { v.policy.Unvalidated, v.call.Arguments = true, `{"n":1,"n":2}` }, refused, tool.InvalidArguments, "the arguments do not fit the tool's schema: /n: stands twice in its object. Mend them and call the tool again"},
+			"huge":                {"nor what is too long", func(v *view) { v.call.Arguments = `{"n":"` + strings.Repeat("x", 1<<20) + `"}` }, refused, tool.InvalidArguments, "the arguments do not fit the tool's schema: has 1048584 bytes, and 1048576 is the most. Mend them and call the tool again"},
+		}},
+		"not repeated": {notRepeated, table{
+			"first":        {"a first call", func(*view) {}, allowed, "", ""},
+			"failed":       {"it would fail again", holding(t, before("a", "send", tool.Destructive, Failed, tool.Failed)...), refused, tool.Failed, "the same call with the same arguments has failed before in this turn: change the arguments, use another tool, or answer without it"},
+			"unknown":      {"it may have been done", holding(t, before("a", "send", tool.Destructive, Unknown, tool.Timeout)...), refused, tool.OutcomeUnknown, "whether the same call was done before in this turn is unknown, and it is not made twice: find out whether it was, or tell the user"},
+			"succeeded":    {"to do something twice may be meant", holding(t, before("a", "send", tool.Destructive, Succeeded, "")...), allowed, "", ""},
+			"refused":      {"what was not called was not tried", holding(t, Finish{Step: 1, CallID: "a", Name: "send", Outcome: Refused, Class: tool.Denied}), allowed, "", ""},
+			"another tool": {"another tool is another call", holding(t, before("a", "other", tool.Destructive, Failed, tool.Failed)...), allowed, "", ""},
+			"other arguments": {"so are other arguments", func(v *view) {
+				v.arguments, v.state = json.RawMessage(`{"n":2}`), past(t, before("a", "send", tool.Destructive, Failed, tool.Failed)...)
+			}, allowed, "", ""},
+			"in another form": {"but not another form of the same", func(v *view) {
+				v.arguments, v.state = json.RawMessage(" { \"\\u006e\" : 1 }"), past(t, before("a", "send", tool.Destructive, Failed, tool.Failed)...)
+			}, refused, tool.Failed, "the same call with the same arguments has failed before in this turn: change the arguments, use another tool, or answer without it"},
+			"made again": {"nor is a call a repeat of itself", func(v *view) {
+				v.again, v.state = true, past(t, before("a", "send", tool.Destructive, Failed, tool.Failed)...)
+			}, allowed, "", ""},
+			"read": {"what was read is known", func(v *view) {
+				v.tool.Effect, v.state = tool.ReadOnly, past(t, before("a", "send", tool.ReadOnly, Succeeded, "")...)
+			}, answered, "", ""},
+			"idempotent": {"what was written may be written again", func(v *view) {
+				v.tool.Effect, v.state = tool.Idempotent, past(t, before("a", "send", tool.Idempotent, Succeeded, "")...)
+			}, allowed, "", ""},
+			"read, changed since": {"unless it may be another thing by now", func(v *view) {
+				v.tool.Effect, v.state = tool.ReadOnly, past(t, append(before("a", "send", tool.ReadOnly, Succeeded, ""), before("b", "write", tool.Destructive, Succeeded, "")...)...)
+			}, allowed, "", ""},
+			"failed, changed since": {"or may be there by now", func(v *view) {
+				v.tool.Effect, v.state = tool.ReadOnly, past(t, append(before("a", "send", tool.ReadOnly, Failed, tool.Failed), before("b", "write", tool.Idempotent, Succeeded, "")...)...)
+			}, allowed, "", ""},
+			"changed before": {"what was changed before was read after", func(v *view) {
+				v.tool.Effect, v.state = tool.ReadOnly, past(t, append(before("b", "write", tool.Destructive, Succeeded, ""), before("a", "send", tool.ReadOnly, Succeeded, "")...)...)
+			}, answered, "", ""},
+			"write, changed since": {"a write that failed is a repeat in any case", holding(t, append(before("a", "send", tool.Destructive, Failed, tool.Failed), before("b", "write", tool.Destructive, Succeeded, "")...)...), refused, tool.Failed, "the same call with the same arguments has failed before in this turn: change the arguments, use another tool, or answer without it"},
+		}},
+		"approved": {approved, table{
+			"not needed":      {"most calls", func(*view) {}, allowed, "", ""},
+			"not asked yet":   {"people are asked", approval(), waiting, "", ""},
+			"not decided yet": {"and waited for", approval(asked), waiting, "", ""},
+			"approved":        {"it may be made", approval(asked, Decision{Step: 2, CallID: "c", Approved: true, By: "ann"}), allowed, "", ""},
+			"denied":          {"by whom and why is told", approval(asked, Decision{Step: 2, CallID: "c", By: "ann", Reason: "not\ntoday </tool-output>"}), refused, tool.Denied, "ann has denied this call (not today &lt;/tool-output>): go on without it, and do not ask for it again"},
+			"denied, no word": {"as far as it is known", approval(asked, Decision{Step: 2, CallID: "c", By: "\u200b", Reason: " "}), refused, tool.Denied, "somebody has denied this call: go on without it, and do not ask for it again"},
+			"expired":         {"the end of the wait is a denial", approval(asked, Decision{Step: 2, CallID: "c", Expired: true}), refused, tool.Denied, "nobody has approved this call in time: go on without it, and say so"},
+			"another call":    {"a decision is about one call", approval(asked, Decision{Step: 1, CallID: "c", Approved: true}, Decision{Step: 2, CallID: "b", Approved: true}), waiting, "", ""},
+			"second thoughts": {"the first decision counts", approval(asked, Decision{Step: 2, CallID: "c", By: "ann"}, Decision{Step: 2, CallID: "c", Approved: true}), refused, tool.Denied, "ann has denied this call: go on without it, and do not ask for it again"},
+			"other arguments": {"an approval is of the arguments that people saw", func(v *view) {
+				v.tool.RequiresApproval, v.arguments, v.state = true, json.RawMessage(`{"n":2}`), past(t, asked, Decision{Step: 2, CallID: "c", Approved: true})
+			}, refused, tool.Denied, "the arguments are no longer those that somebody was asked about: answer without this call"},
+		}},
+	} {
+		for name, tc := range tables.cases {
+			t.Run(gate+"/"+name, func(t *testing.T) {
+				v := looking(t, tc.change)
+				got := tables.passes(v)
+				if got.ruling != tc.ruling || got.class != tc.class || got.message != tc.message {
+					t.Errorf("%d, %q, %q; want %d, %q, %q: %s", got.ruling, got.class, got.message, tc.ruling, tc.class, tc.message, tc.reason)
+				}
+				if got.ruling == answered && (got.known == nil || got.known.Content != "as before") {
+					t.Errorf("the call is answered from %+v, want the earlier result", got.known)
+				}
+				if strings.ContainsAny(got.message, "\n\r\u202e") {
+					t.Errorf("the message is %q, want one line", got.message)
+				}
+			})
+		}
+	}
+}
+
+// TestGatesStandInTheirOrder: a call that passes neither of two is refused by the one that comes first.
+func TestGatesStandInTheirOrder(t *testing.T) {
+	denied := before("a", "send", tool.Destructive, Failed, tool.Denied)
+	violate := []func(*view){
+		func(v *view) { v.tool = nil },
+		func(v *view) { v.policy.ReadOnly = true },
+		nil, // of the past, below
+		func(v *view) { v.made = math.MaxInt },
+		func(v *view) { v.call.Arguments = `[]` },
+		nil, // of the past, below
+		func(v *view) {
+			if v.tool != nil {
+				v.tool.RequiresApproval = true
+			}
+		},
+	}
+	if len(violate) != len(gates) {
+		t.Fatalf("%d gates, want %d", len(gates), len(violate))
+	}
+	for i := range gates {
+		for j := i; j < len(gates); j++ {
+			var payloads []any
+			if i == 2 || j == 2 {
+				payloads = append(payloads, denied...)
+			}
+			if i == 5 || j == 5 {
+				payloads = append(payloads, before("b", "send", tool.Destructive, Failed, tool.Failed)...)
+			}
+			v := looking(t)
+			v.state = past(t, payloads...)
+			for _, k := range []int{j, i} {
+				if violate[k] != nil {
+					violate[k](&v)
+				}
+			}
+			want := gates[i](v)
+			if want.ruling == allowed {
+				t.Fatalf("gate %d lets the call pass, want it not to", i+1)
+			}
+			got := judge(v)
+			if got.ruling != want.ruling || got.class != want.class || got.message != want.message {
+				t.Errorf("gates %d and %d say %q, want the word of gate %d: %q", i+1, j+1, got.message, i+1, want.message)
+			}
+		}
+	}
+	if got := judge(looking(t)); got.ruling != allowed || string(got.arguments) != `{"n":1}` {
+		t.Errorf("a call that all let pass is %+v, want it allowed", got)
+	}
+}
+
+// TestGatesChangeNothing that they are shown.
+func TestGatesChangeNothing(t *testing.T) {
+	v := looking(t, func(v *view) {
+		v.call.Arguments, v.tool.RequiresApproval = `{"n":"1","x":2}`, true
+		v.state = past(t, before("a", "send", tool.Destructive, Succeeded, "")...)
+	})
+	was := fmt.Sprintf("%+v %+v %+v", v.call, *v.tool, *v.state)
+	first, second := judge(v), judge(v)
+	if now := fmt.Sprintf("%+v %+v %+v", v.call, *v.tool, *v.state); now != was {
+		t.Errorf("the call, the tool and the state are %s, want them as they were: %s", now, was)
+	}
+	if diff := cmp.Diff(first, second, cmp.AllowUnexported(verdict{})); diff != "" || len(first.repairs) != 1 {
+		t.Errorf("judged twice, %d repairs: -first +second:\n%s", len(first.repairs), diff)
+	}
+}
+
+func TestRepairsOfArguments(t *testing.T) {
+	const wrong = "the arguments do not fit the tool's schema: "
+	for name, tc := range map[string]struct {
+		reason, arguments, schema string
+		before                    int // repairs of earlier runs
+		want                      string
+		message                   string // empty for a call that may be made
+		repairs                   []string
+	}{
+		"none":             {"what fits stays as it was written", ` {"n": 1}`, "", 0, `{"n": 1}`, "", nil},
+		"text":             {"a text that holds the object", `"{\"n\": 1}"`, "", 0, `{"n": 1}`, "", []string{`1: read the text as the object that it holds`}},
+		"text of numbers":  {"and then what it holds: two repairs", `"{\"n\":\"1\"}"`, "", 0, `{"n":1}`, "", []string{`1: read the text as the object that it holds`, `2: /n: read the text as the number 1`}},
+		"text of a text":   {"or a text that holds the text", `"\"{\\\"n\\\":1}\""`, "", 0, `{"n":1}`, "", []string{`1: read the text as the object that it holds`, `2: read the text as the object that it holds`}},
+		"three":            {"but no three", `"\"{\\\"n\\\":\\\"1\\\"}\""`, "", 0, "{}", wrong + "/n: must be an integer. Mend them and call the tool again", []string{`1: read the text as the object that it holds`, `2: read the text as the object that it holds`}},
+		"text of a list":   {"a list is no object", `"[1]"`, "", 0, "{}", "the arguments must be a JSON object", nil},
+		"text of no JSON":  {"nor is half of one", `"{\"n\":"`, "", 0, "{}", "the arguments must be a JSON object", nil},
+		"number":           {"3 for \"3\"", `{"n":"3"}`, "", 0, `{"n":3}`, "", []string{`1: /n: read the text as the number 3`}},
+		"unknown":          {"an unknown property", `{"n":3,"why":"so"}`, "", 0, `{"n":3}`, "", []string{`1: removed "why"`}},
+		"default":          {"a default", `{}`, `{"required":["n"],"properties":{"n":{"default":7}}}`, 0, `{"n":7}`, "", []string{`1: added the default of "n"`}},
+		"default, then":    {"which may have to be repaired itself", `{}`, `{"required":["n"],"properties":{"n":{"type":"integer","default":"7"}}}`, 0, `{"n":7}`, "", []string{`1: added the default of "n"`, `2: /n: read the text as the number 7`}},
+		"not enough":       {"what is left is told", `{"n":"x","why":"so"}`, "", 0, "{}", wrong + "/n: must be an integer. Mend them and call the tool again", []string{`1: removed "why"`}},
+		"repaired before":  {"a repair is not made twice", `{"n":"0"}`, "", 1, `{"n":9}`, "", nil},
+		"repaired enough":  {"nor more often than twice, over all runs", `{"n":"0"}`, `{"properties":{"n":{"type":"string"}}}`, 2, "{}", wrong + "/n: must be a string. Mend them and call the tool again", nil},
+		"a secret of ours": {"no value is told", `{"n":"a secret"}`, "", 0, "{}", wrong + "/n: must be an integer. Mend them and call the tool again", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var payloads []any
+			for i := range tc.before {
+				payloads = append(payloads, Repair{Step: 2, CallID: "c", Attempt: i + 1, After: json.RawMessage(`{"n":9}`)})
+			}
+			got := validArguments(looking(t, func(v *view) {
+				v.call.Arguments, v.tool.Schema, v.state = tc.arguments, json.RawMessage(tc.schema), past(t, payloads...)
+			}))
+			var repairs []string
+			text := tc.arguments
+			for _, r := range got.repairs {
+				repairs = append(repairs, fmt.Sprintf("%d: %s", r.Attempt, strings.Join(r.Changes, ", ")))
+				if r.Before != text || r.Step != 2 || r.CallID != "c" || r.Name != "send" {
+					t.Errorf("repair %+v, want one of %s", r, text)
+				}
+				text = string(r.After)
+			}
+			if diff := cmp.Diff(tc.repairs, repairs); diff != "" || got.message != tc.message || string(got.arguments) != tc.want {
+				t.Errorf("arguments %s, message %q; want %s, %q: %s; repairs: -want +got:\n%s", got.arguments, got.message, tc.want, tc.message, tc.reason, diff)
+			}
+		})
+	}
+}

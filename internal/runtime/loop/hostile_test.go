@@ -1,0 +1,161 @@
+package loop_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// corpus are hostile outputs of tools, by name. @NONCE@ stands for the nonce of the Turn in those that have got to know it.
+func corpus(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("testdata/hostile/*.txt")
+	if err != nil || len(files) < 25 {
+		t.Fatalf("%d hostile outputs (error %v), want the corpus", len(files), err)
+	}
+	all := map[string]string{}
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.ReplaceAll(string(data), "@NONCE@", nonce)
+		all[strings.TrimSuffix(filepath.Base(f), ".txt")] = strings.ReplaceAll(text, "@nonce@", strings.ToLower(nonce))
+	}
+	return all
+}
+
+// TestHostileOutputs runs each through the whole loop, as a result and as an error. What a model makes of it is not asked here: the
+// structure of what it is sent must be what it would be with any other output.
+func TestHostileOutputs(t *testing.T) {
+	for name, output := range corpus(t) {
+		for kind, r := range map[string]result{"result": {content: output}, "error": {err: errors.New(output)}} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				harmless, hostile := runWith(t, result{content: "found"}), runWith(t, r)
+				if diff := cmp.Diff(shapes(harmless), shapes(hostile)); diff != "" {
+					t.Errorf("the requests have another structure: -harmless +hostile:\n%s", diff)
+				}
+				told := hostile.requests[1].Messages[3].Content
+				checkTold(t, told)
+				if kind == "result" {
+					checkFenced(t, told)
+				} else if strings.Contains(told, "\n") || !strings.HasPrefix(told, "error (failed): ") {
+					t.Errorf("an error is told as %.200q, want one line", told)
+				}
+			})
+		}
+	}
+}
+
+// hostileRun is what came of a run.
+type hostileRun struct {
+	requests []model.Request
+	in       loop.Input
+	sent     int
+}
+
+// runWith runs a Turn in which a tool gives a result beside two others: one that people must approve, and one that is refused.
+func runWith(t *testing.T, r result) hostileRun {
+	t.Helper()
+	o := &office{now: noon, decisions: map[string]loop.Decision{"c2": {Step: 1, CallID: "c2", By: "ann"}}}
+	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`), call("c2", "send", `{}`), call("c3", "search", `{}`)), asksFor("", call("c1", "other", `{}`)), says("Done."))
+	find, _ := toolOf("find", tool.ReadOnly, r)
+	find.Trusted = false
+	other, _ := toolOf("other", tool.ReadOnly, result{content: "other"})
+	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
+	send.RequiresApproval = true
+	search, _ := toolOf("search", tool.ReadOnly, result{content: "searched"})
+	search.Role = tool.WebSearch
+	in := attended(with(input(t, c), find, send, search, other), o)
+	in.Policy.NoWeb, in.Limits.MaxTokens = true, 1_000_000
+	limits, policy := in.Limits, in.Policy
+	end, err := loop.Run(t.Context(), in)
+	if err != nil || end.Reason != loop.Answered || in.State.LastStep().Reply.Text != "Done." {
+		t.Fatalf("Run = %+v, %v; want the answer", end, err)
+	}
+	if in.Limits != limits || in.Policy != policy || in.State.ToolCalls() != 2 {
+		t.Errorf("limits %+v, policy %+v, %d calls; want nothing changed", in.Limits, in.Policy, in.State.ToolCalls())
+	}
+	return hostileRun{s.requests, in, len(sent.calls)}
+}
+
+// shape is all of a run that no output of a tool may change.
+type shape struct {
+	Messages [][]message
+	Tools    [][]model.Tool
+	Ends     []string
+	Sent     int
+	Asked    []string
+}
+
+// message is one without the content of the hostile output.
+type message struct {
+	Role          model.Role
+	Name, Call    string
+	Content       string
+	Calls         []model.ToolCall
+	StableContent int
+}
+
+func shapes(r hostileRun) shape {
+	s := shape{Sent: r.sent, Asked: ids(r.in.State.Approvals)}
+	for _, q := range r.requests {
+		var all []message
+		for _, m := range q.Messages {
+			one := message{m.Role, m.Name, m.ToolCallID, m.Content, m.ToolCalls, m.StableChars}
+			if m.Role == model.RoleTool && len(all) == 3 {
+				one.Content = "the output"
+			}
+			all = append(all, one)
+		}
+		s.Messages, s.Tools = append(s.Messages, all), append(s.Tools, q.Tools)
+	}
+	for _, f := range r.in.State.Finishes[1:] {
+		s.Ends = append(s.Ends, f.CallID+" "+string(f.Outcome))
+	}
+	return s
+}
+
+// checkTold fails the test where a text could do anything but be read.
+func checkTold(t *testing.T, told string) {
+	t.Helper()
+	if n := utf8.RuneCountInString(told); n > most || !utf8.ValidString(told) {
+		t.Errorf("the model is told %d characters (UTF-8: %t), want %d at most", n, utf8.ValidString(told), most)
+	}
+	for _, r := range told {
+		if r != '\n' && r != '\t' && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
+			t.Errorf("the model is told U+%04X, want nothing that is not seen", r)
+			break
+		}
+	}
+	lower := strings.ToLower(told)
+	for _, marker := range []string{"<|", "<｜", "[inst]", "[/inst]", "[tool_calls]", "<<sys>>", "<start_of_turn>", "<end_of_turn>", "</s>", "<system>", "<untrusted-text>", "</untrusted-text>", "</prompt-data>", "<tool_call>", "</tool_output", "</tооl"} {
+		if strings.Contains(lower, marker) {
+			t.Errorf("the model is told %q, want it neutralised", marker)
+		}
+	}
+}
+
+// checkFenced fails the test where an output is not within exactly one fence of the Turn.
+func checkFenced(t *testing.T, told string) {
+	t.Helper()
+	opening, closing := "<tool-output "+nonce+"> "+fence.ToolNotice, "\n</tool-output "+nonce+">"
+	if !strings.HasPrefix(told, opening) || !strings.HasSuffix(told, closing) {
+		t.Errorf("the output is told as %.200q, want it in its fence", told)
+	}
+	lower := strings.ToLower(told)
+	if strings.Count(lower, "<tool-output") != 1 || strings.Count(lower, "</tool-output") != 1 || strings.Count(lower, strings.ToLower(nonce)) != 2 {
+		t.Errorf("there are %d openings, %d closings and %d nonces, want one fence", strings.Count(lower, "<tool-output"), strings.Count(lower, "</tool-output"), strings.Count(lower, strings.ToLower(nonce)))
+	}
+}

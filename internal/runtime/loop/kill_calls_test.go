@@ -1,0 +1,168 @@
+package loop_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// shop is what is behind the tools of a Turn that does all that calls can do: it counts what was done, whoever asked.
+type shop struct {
+	mu   sync.Mutex
+	done map[string]int // by tool and key
+}
+
+// do makes a tool whose calls say how they end by how often they were made.
+func (s *shop) do(name string, effect tool.Effect, end func(n int) error) tool.Tool {
+	t, _ := toolOf(name, effect)
+	t.Trusted = false
+	t.Caller = tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.done[name+" "+c.IdempotencyKey]++
+		if err := end(s.done[name+" "+c.IdempotencyKey]); err != nil {
+			return tool.Result{}, err
+		}
+		return tool.Result{Content: "of " + c.CallID}, nil
+	})
+	return t
+}
+
+func always(int) error { return nil }
+
+// TestKilledAmidCalls has a run die at each append of a Turn with waves, repairs, a retry, two approvals, a sub-agent, results that are
+// given again and a tool that ends it. Runs after it go on to the end. Nothing that does harm is done twice, nothing is asked of
+// people twice, and each call has one end, which is the same but where nobody can know it.
+func TestKilledAmidCalls(t *testing.T) {
+	answers := []answer{
+		asksFor("", call("a", "find", `{"n":"1"}`), call("b", "find", `{"n":2}`), call("c", "gone", `{}`), call("d", "slow", `{}`), call("e", "send", `{"n":1}`), call("f", "agent", `{}`), call("g", "send", `{"n":2,"x":1}`)),
+		asksFor("", call("h", "find", `{"n":2}`), call("j", "find", `{"n":2}`), call("i", "wipe", `{}`), call("k", "save", `{}`)),
+	}
+	o := &office{now: noon, decisions: map[string]loop.Decision{"g": {Step: 1, CallID: "g", By: "ann"}}}
+	// turn runs a Turn until it is not parked any more. Somebody approves the first call after the second run.
+	turn := func(j journal.Journal, s *shop, kill func(in loop.Input, epoch int64) func(...journal.Record) error) (loop.Input, *loop.End) {
+		t.Helper()
+		delete(o.decisions, "e")
+		for epoch := int64(1); epoch < 20; epoch++ {
+			c, script := candidate("one", 9)
+			find, slow := s.do("find", tool.ReadOnly, always), s.do("slow", tool.ReadOnly, func(n int) error {
+				if n == 1 {
+					return &tool.Error{Class: tool.Timeout, Message: "slow"}
+				}
+				return nil
+			})
+			slow.RetryOnTimeout = true
+			send, wipe, save := s.do("send", tool.Destructive, always), s.do("wipe", tool.Destructive, always), s.do("save", tool.Idempotent, always)
+			send.RequiresApproval, save.EndsTurn = true, true
+			agent := s.do("agent", tool.Idempotent, func(n int) error {
+				if n == 1 {
+					return &tool.Pending{Turn: "child"}
+				}
+				return nil
+			})
+			in := attended(with(inputOf(t, j, epoch, c), find, slow, send, wipe, save, agent), o)
+			script.answers = answers[min(len(in.State.Steps), len(answers)-1):]
+			in.Record = kill(in, epoch)
+			end, err := loop.Run(t.Context(), in)
+			if parked, _ := errors.AsType[*loop.Parked](err); parked != nil {
+				if epoch > 1 {
+					o.decisions["e"] = loop.Decision{Step: 1, CallID: "e", Approved: true, By: "bob"}
+				}
+				continue
+			}
+			if !errors.Is(err, errCutOff) {
+				if err != nil {
+					t.Fatalf("run %d: %v", epoch, err)
+				}
+				return in, end
+			}
+		}
+		t.Fatal("the Turn does not end")
+		return loop.Input{}, nil
+	}
+	appends := 0
+	s := &shop{done: map[string]int{}}
+	want, end := turn(&journaltest.Memory{}, s, func(in loop.Input, _ int64) func(...journal.Record) error {
+		return func(records ...journal.Record) error { appends++; return in.Record(records...) }
+	})
+	outcomes := map[loop.Outcome]int{loop.Succeeded: 8, loop.Refused: 2, loop.Reused: 1}
+	if diff := cmp.Diff(outcomes, want.State.Outcomes()); diff != "" || end.Reason != loop.ToolEnded || want.State.ToolRepairs() != 2 || want.State.ToolRetries() != 1 || len(want.State.Approvals) != 2 {
+		t.Fatalf("a Turn that nobody kills ends %+v with %d repairs, %d retries and %d approvals: it tests less than it says: -want +got:\n%s", end, want.State.ToolRepairs(), want.State.ToolRetries(), len(want.State.Approvals), diff)
+	}
+	unknowns := 0
+	for at := range appends {
+		for _, written := range []bool{false, true} {
+			n := 0
+			s := &shop{done: map[string]int{}}
+			got, end := turn(&journaltest.Memory{}, s, func(in loop.Input, _ int64) func(...journal.Record) error {
+				return func(records ...journal.Record) error {
+					if n++; n != at+1 {
+						return in.Record(records...)
+					}
+					if written {
+						return errors.Join(in.Record(records...), errCutOff)
+					}
+					return errCutOff
+				}
+			})
+			where := fmt.Sprintf("killed at append %d (written %t)", at, written)
+			if end.Reason != loop.ToolEnded || got.State.TerminalResult().Text != "of k" {
+				t.Errorf("%s: the end is %+v", where, end)
+			}
+			unknown := checkHarm(t, where, s, got.State)
+			unknowns += unknown
+			if unknown == 0 {
+				if diff := cmp.Diff(answersOf(want.State), answersOf(got.State)); diff != "" {
+					t.Errorf("%s: the model was told: -want +got:\n%s", where, diff)
+				}
+			}
+			if len(got.State.Approvals) != 2 || got.State.ToolCalls() != want.State.ToolCalls() {
+				t.Errorf("%s: people were asked %d times, and %d calls are counted; want 2 and %d", where, len(got.State.Approvals), got.State.ToolCalls(), want.State.ToolCalls())
+			}
+		}
+	}
+	if unknowns == 0 {
+		t.Error("no outcome is unknown wherever the run dies, want some: it tests less than it says")
+	}
+}
+
+// checkHarm fails the test where something that does harm was done twice, or was done and is not known to have been or to be unknown. It
+// returns how many outcomes are unknown.
+func checkHarm(t *testing.T, where string, s *shop, state *loop.State) int {
+	t.Helper()
+	for c := range state.Calls {
+		if c.Finish == nil {
+			t.Errorf("%s: call %s of step %d has no end", where, c.Call.ID, c.Step)
+			continue
+		}
+		done := s.done[fmt.Sprintf("%s uid/%d/%s", c.Call.Name, c.Step, c.Call.ID)]
+		harmful := c.Call.Name == "send" || c.Call.Name == "wipe"
+		switch {
+		case harmful && done > 1:
+			t.Errorf("%s: %s was done %d times", where, c.Call.ID, done)
+		case c.Finish.Outcome == loop.Refused && done > 0, c.Finish.Outcome == loop.Reused && done > 0, c.Finish.Outcome == loop.Succeeded && done == 0:
+			t.Errorf("%s: %s was done %d times and has %s", where, c.Call.ID, done, c.Finish.Outcome)
+		case !harmful && c.Finish.Outcome == loop.Unknown:
+			t.Errorf("%s: %s may be made again, and is unknown", where, c.Call.ID)
+		}
+	}
+	return state.UnknownOutcomes()
+}
+
+// answersOf is what the model was told of all calls.
+func answersOf(s *loop.State) []string {
+	var lines []string
+	for _, m := range s.Messages() {
+		lines = append(lines, m.ToolCallID+" "+m.Content)
+	}
+	return lines
+}

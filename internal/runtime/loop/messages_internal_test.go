@@ -1,0 +1,262 @@
+package loop
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand"
+	"reflect"
+	"slices"
+	"testing"
+	"testing/quick"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// world is a prompt and a journal as they may come.
+type world struct {
+	prepared []model.Message
+	entries  []journal.Entry
+}
+
+func (w *world) add(kind journal.Kind, payload any) {
+	data, err := json.Marshal(payload)
+	if err != nil {
+		panic(err)
+	}
+	w.entries = append(w.entries, journal.Entry{Kind: kind, Payload: data})
+}
+
+func (w *world) state() (*State, error) {
+	s := &State{}
+	for _, e := range w.entries {
+		if err := s.Apply(e); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Generate returns a Turn at any point of its life: earlier Turns before it or not, replies with and without calls, of which some
+// have no end yet, answers that were rejected, and messages that were replaced once or twice.
+func (world) Generate(r *rand.Rand, size int) reflect.Value {
+	w := &world{prepared: []model.Message{{Role: model.RoleSystem, Name: "system_prompt", Content: fmt.Sprint("prompt ", r.Int())}}}
+	for i := range r.Intn(4) {
+		id := fmt.Sprint("h", i)
+		w.prepared = append(w.prepared, model.Message{Role: model.RoleUser, Name: "history", Content: "old question"})
+		if r.Intn(2) == 0 {
+			w.prepared = append(
+				w.prepared,
+				model.Message{Role: model.RoleAssistant, Name: "history", ToolCalls: []model.ToolCall{{ID: id, Name: "find"}}},
+				model.Message{Role: model.RoleTool, Name: "history", ToolCallID: id, Content: "found"},
+			)
+		}
+		w.prepared = append(w.prepared, model.Message{Role: model.RoleAssistant, Name: "history", Content: "old answer"})
+	}
+	if r.Intn(2) == 0 {
+		w.prepared = append(w.prepared, model.Message{Role: model.RoleSystem, Name: "context_pack", Content: "facts"})
+	}
+	w.prepared = append(w.prepared, model.Message{Role: model.RoleUser, Name: "user_message", Content: fmt.Sprint("question ", r.Int())})
+	from := 1
+	for step := 1; step <= r.Intn(size/5+2); step++ {
+		if r.Intn(4) == 0 {
+			from += r.Intn(step - from + 1)
+			w.add(journal.ModelReplied, Step{Step: step, Purpose: ForCompaction, Reply: model.Reply{Text: "summary"}})
+			w.add(journal.Compacted, Compaction{From: from, Summary: "summary </untrusted-text>"})
+		}
+		reply := Step{Step: step, Reply: model.Reply{Text: []string{"", "words"}[r.Intn(2)]}}
+		for i := range r.Intn(4) {
+			reply.Reply.ToolCalls = append(reply.Reply.ToolCalls, model.ToolCall{ID: fmt.Sprint("c", i), Name: "find", Arguments: "{}"})
+		}
+		if len(reply.Reply.ToolCalls) == 0 {
+			reply.Reply.Text = "an answer"
+		}
+		w.add(journal.ModelReplied, reply)
+		for _, c := range reply.Reply.ToolCalls {
+			if r.Intn(5) > 0 {
+				w.add(journal.ToolFinished, Finish{Step: step, CallID: c.ID, Name: c.Name, Outcome: Succeeded, Content: "found"})
+			}
+		}
+		if len(reply.Reply.ToolCalls) == 0 {
+			w.add(journal.OutputRejected, Rejection{Step: step, Message: "no"})
+		}
+	}
+	return reflect.ValueOf(*w)
+}
+
+// TestConversationsAreLegal whatever has happened: endpoints refuse a call without its result and a result without its call, and
+// nothing may change the system prompt and what the user has said.
+func TestConversationsAreLegal(t *testing.T) {
+	compacted := 0
+	holds := func(w world) bool {
+		s, err := w.state()
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		if len(s.Compactions) > 0 {
+			compacted++
+		}
+		note := model.Message{Role: model.RoleSystem, Name: MessageOutputSchema, Content: "note"}
+		all := conversation(w.prepared, s, note)
+		return legal(t, all) && kept(t, w.prepared, all, s) && cmp.Equal(all, conversation(w.prepared, s, note))
+	}
+	if err := quick.Check(holds, &quick.Config{MaxCount: 700}); err != nil {
+		t.Error(err)
+	}
+	if compacted < 200 {
+		t.Errorf("only %d of 700 conversations were compacted, want many", compacted)
+	}
+}
+
+// legal checks roles, and that the results of a message's calls follow it, one each, and stand nowhere else.
+func legal(t *testing.T, all []model.Message) bool {
+	t.Helper()
+	for i := 0; i < len(all); {
+		m := all[i]
+		i++
+		if !slices.Contains([]model.Role{model.RoleSystem, model.RoleUser, model.RoleAssistant}, m.Role) || m.Content == "" && len(m.ToolCalls) == 0 {
+			t.Errorf("message %d is %+v: a result without its call, or nothing at all", i, m)
+			return false
+		}
+		for _, c := range m.ToolCalls {
+			if m.Role != model.RoleAssistant || i >= len(all) || all[i].Role != model.RoleTool || all[i].ToolCallID != c.ID {
+				t.Errorf("call %s of message %d has no result of its own behind it", c.ID, i)
+				return false
+			}
+			i++
+		}
+	}
+	return true
+}
+
+// kept checks that what must stay has stayed, byte by byte and in order.
+func kept(t *testing.T, prepared, all []model.Message, s *State) bool {
+	t.Helper()
+	only := func(messages []model.Message, take func(model.Message) bool) []model.Message {
+		var some []model.Message
+		for _, m := range messages {
+			if take(m) {
+				some = append(some, m)
+			}
+		}
+		return some
+	}
+	authored := func(m model.Message) bool {
+		return m.Role == model.RoleSystem && m.Name != MessageOutputSchema || m.Name == "user_message"
+	}
+	if diff := cmp.Diff(only(prepared, authored), only(all, authored)); diff != "" {
+		t.Errorf("system messages and the user's message have changed: -want +got:\n%s", diff)
+		return false
+	}
+	summaries := only(all, func(m model.Message) bool { return m.Name == MessageSummary })
+	old := only(all, func(m model.Message) bool { return m.Name == "history" })
+	compacted := len(s.Compactions) > 0
+	if compacted && (len(summaries) != 1 || len(old) != 0) || !compacted && (len(summaries) != 0 || !cmp.Equal(old, only(prepared, func(m model.Message) bool { return m.Name == "history" }))) {
+		t.Errorf("%d summaries and %d messages of history, after %d compactions", len(summaries), len(old), len(s.Compactions))
+		return false
+	}
+	return true
+}
+
+// TestReplaceableKeepsWhatItDoesNotReplace: what is summarised and what stays is everything, and nothing is both.
+func TestReplaceableKeepsWhatItDoesNotReplace(t *testing.T) {
+	holds := func(w world, forced bool) bool {
+		s, err := w.state()
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		before := conversation(w.prepared, s)
+		older, from := s.replaceable(w.prepared, forced)
+		if !legal(t, older) {
+			return false
+		}
+		w.add(journal.ModelReplied, Step{Step: len(s.Steps) + 1, Purpose: ForCompaction, Reply: model.Reply{Text: "summary"}})
+		w.add(journal.Compacted, Compaction{From: from, Summary: "summary"})
+		if s, err = w.state(); err != nil {
+			t.Error(err)
+			return false
+		}
+		after := conversation(w.prepared, s)
+		said := func(messages []model.Message) []model.Message {
+			return slices.DeleteFunc(slices.Clone(messages), func(m model.Message) bool {
+				return m.Role == model.RoleSystem || m.Name == MessageSummary || m.Name == "user_message"
+			})
+		}
+		if diff := cmp.Diff(said(before), append(slices.Clone(older), said(after)...), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("forced %t, from %d: what is replaced and what stays is not what there was: -want +got:\n%s", forced, from, diff)
+			return false
+		}
+		return true
+	}
+	if err := quick.Check(holds, &quick.Config{MaxCount: 700}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestConversationOrder(t *testing.T) {
+	prompt := []model.Message{
+		{Role: model.RoleSystem, Name: "system_prompt", Content: "p"},
+		{Role: model.RoleUser, Name: "history", Content: "q"},
+		{Role: model.RoleAssistant, Name: "history", Content: "a"},
+		{Role: model.RoleSystem, Name: "context_pack", Content: "c"},
+		{Role: model.RoleUser, Name: "user_message", Content: "u"},
+	}
+	step := func(n int, id string) Step {
+		return Step{Step: n, Reply: model.Reply{ToolCalls: []model.ToolCall{{ID: id, Name: "find", Arguments: "{}"}}}}
+	}
+	done := func(w *world, n int, id string) {
+		w.add(journal.ModelReplied, step(n, id))
+		w.add(journal.ToolFinished, Finish{Step: n, CallID: id, Content: "found " + id})
+	}
+	for name, tc := range map[string]struct {
+		reason   string
+		prepared []model.Message
+		do       func(*world)
+		want     []string
+	}{
+		"first step":  {"the prompt alone", prompt, func(*world) {}, []string{"p", "q", "a", "c", "note", "u"}},
+		"second step": {"what was said follows", prompt, func(w *world) { done(w, 1, "c1") }, []string{"p", "q", "a", "c", "note", "u", "", "found c1"}},
+		"open call":   {"it is left out", prompt, func(w *world) { w.add(journal.ModelReplied, step(1, "c1")) }, []string{"p", "q", "a", "c", "note", "u"}},
+		"no user":     {"notes stand behind", prompt[:1], func(w *world) { done(w, 1, "c1") }, []string{"p", "note", "", "found c1"}},
+		"no prompt":   {"nor is there any", nil, func(*world) {}, []string{"note"}},
+		"compacted": {"the summary stands before the user's message", prompt, func(w *world) {
+			done(w, 1, "c1")
+			done(w, 2, "c2")
+			w.add(journal.Compacted, Compaction{From: 2, Summary: "s"})
+		}, []string{"p", "c", "note", "summary", "u", "", "found c2"}},
+		"nothing kept": {"no exchange is", prompt, func(w *world) { done(w, 1, "c1"); w.add(journal.Compacted, Compaction{From: 2, Summary: "s"}) }, []string{"p", "c", "note", "summary", "u"}},
+		"compacted more": {"the newest counts", prompt, func(w *world) {
+			done(w, 1, "c1")
+			w.add(journal.Compacted, Compaction{From: 1, Summary: "old"})
+			done(w, 2, "c2")
+			w.add(journal.Compacted, Compaction{From: 2, Summary: "s"})
+		}, []string{"p", "c", "note", "summary", "u", "", "found c2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{}
+			tc.do(w)
+			s, err := w.state()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, m := range conversation(tc.prepared, s, model.Message{Role: model.RoleSystem, Content: "note"}) {
+				if m.Name == MessageSummary {
+					if !cmp.Equal(m, summaryMessage("s")) {
+						t.Errorf("the summary is %+v, want the newest", m)
+					}
+					m.Content = "summary"
+				}
+				got = append(got, m.Content)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,144 @@
+package loop
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+const (
+	// MaxToolMessage bounds what the model is told of an output, in characters, the fence included; an artifact has the whole.
+	MaxToolMessage = 12_000
+	// maxErrorChars bounds what it is told of an error, in characters.
+	maxErrorChars = 4000
+	// maxOutput bounds what is kept of an output, in bytes; the rest of a longer one is lost.
+	maxOutput = 32 << 20
+	// maxText bounds what is kept of an answer that a tool gave, in bytes.
+	maxText = 1 << 20
+)
+
+// ending makes the end of a call.
+type ending struct {
+	Finish
+	// place of the call in its reply, from 1.
+	place int
+	// nonce of the Turn, for the fence of an output that is not trusted.
+	nonce   string
+	trusted bool
+	// ends is true for a call whose success ends the Turn.
+	ends bool
+}
+
+// failed tells the model of an error or of a refusal, on one line: it may be the word of whoever has the tool.
+func (e ending) failed(o Outcome, class tool.Class, message string) journal.Record {
+	e.Outcome, e.Class = o, class
+	prefix := fmt.Sprintf("error (%s): ", class)
+	kept, out := fence.Cap(message, maxErrorChars)
+	e.Content = prefix + fence.NeutralLine(kept, e.nonce)
+	if out == 0 {
+		return journal.Record{Kind: journal.ToolFinished, Payload: e.Finish}
+	}
+	a := e.keep(prefix + message)
+	e.Content += fmt.Sprintf(" [... %d characters are left out here: %s]", out, e.whole())
+	return journal.Record{Kind: journal.ToolFinished, Payload: e.Finish, Artifacts: []journal.Artifact{a}}
+}
+
+// succeeded tells the model of a result, within a fence if it came from outside.
+func (e ending) succeeded(r tool.Result) journal.Record {
+	e.Outcome, e.Bytes, e.Spent = Succeeded, int64(len(r.Content)), r.Spent
+	if e.ends {
+		e.EndsTurn, e.Text = true, strings.ToValidUTF8(r.Content[:min(len(r.Content), maxText)], "\uFFFD")
+	}
+	told := e.clean(r.Content[:min(len(r.Content), maxOutput)])
+	if content := e.fenced("", told.text()); told.out == 0 && utf8.RuneCountInString(content) <= MaxToolMessage {
+		e.Content = content
+		return journal.Record{Kind: journal.ToolFinished, Payload: e.Finish}
+	}
+	a := e.keep(r.Content)
+	e.Content = e.shortened(told)
+	return journal.Record{Kind: journal.ToolFinished, Payload: e.Finish, Artifacts: []journal.Artifact{a}}
+}
+
+// keep makes an artifact of an output, and names it.
+func (e *ending) keep(output string) journal.Artifact {
+	a := journal.NewArtifact([]byte(output[:min(len(output), maxOutput)]))
+	e.Artifact, e.Bytes = a.SHA256, int64(len(output))
+	e.ArtifactName = fmt.Sprintf("call-%d-%d", e.Step, e.place)
+	return a
+}
+
+func (e ending) whole() string {
+	return fmt.Sprintf("read_artifact(%q, offset, limit) has all of it", e.ArtifactName)
+}
+
+func (e ending) fenced(note, body string) string {
+	if e.trusted {
+		return body
+	}
+	return fence.Tool(e.nonce, note, body)
+}
+
+// cleaned is an output that can be told: its head, how many characters are left out, and its tail. A short one is all head.
+type cleaned struct {
+	head, tail string
+	out        int
+}
+
+// text is the whole of an output of which nothing is left out.
+func (c cleaned) text() string { return c.head }
+
+// clean makes an output harmless. Of a long one only so much is looked at as may be told.
+func (e ending) clean(output string) cleaned {
+	const some = 2 * MaxToolMessage
+	neutral := func(text string) string {
+		if e.trusted {
+			return strings.Map(func(r rune) rune { return r }, text) // which makes U+FFFD of each bad byte
+		}
+		return fence.Neutral(text, e.nonce)
+	}
+	if total := utf8.RuneCountInString(output); total > 2*some {
+		head, _ := fence.Cap(output, some)
+		return cleaned{neutral(head), neutral(last(output, some)), total - 2*some}
+	}
+	return cleaned{head: neutral(output)}
+}
+
+// shortened keeps the head and the tail of an output that is too long, and says how much is missing.
+func (e ending) shortened(c cleaned) string {
+	if c.out == 0 {
+		c.tail = c.head
+	}
+	// What is missing is known when it is known how much room its number takes: that of all characters is as long or longer.
+	all := c.out + utf8.RuneCountInString(c.head)
+	if c.out > 0 {
+		all += utf8.RuneCountInString(c.tail)
+	}
+	room := MaxToolMessage - utf8.RuneCountInString(e.around(all, "", ""))
+	half := max(0, room/2)
+	head, _ := fence.Cap(c.head, half)
+	tail := last(c.tail, half)
+	return e.around(all-utf8.RuneCountInString(head)-utf8.RuneCountInString(tail), head, tail)
+}
+
+// around sets head and tail with what is said of the characters between them.
+func (e ending) around(out int, head, tail string) string {
+	if e.trusted {
+		return fmt.Sprintf("%s\n[... %d characters are left out here: %s ...]\n%s", head, out, e.whole(), tail)
+	}
+	note := fmt.Sprintf("It is too long: %d characters are left out where it says so, and %s.", out, e.whole())
+	return fence.Tool(e.nonce, note, fmt.Sprintf("%s\n[... %d characters are left out here ...]\n%s", head, out, tail))
+}
+
+// last is the last characters of a text, at most so many.
+func last(text string, most int) string {
+	at := len(text)
+	for ; most > 0 && at > 0; most-- {
+		_, size := utf8.DecodeLastRuneInString(text[:at])
+		at -= size
+	}
+	return text[at:]
+}

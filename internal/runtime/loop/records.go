@@ -1,0 +1,119 @@
+package loop
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// Purpose is what a request is for, beside a step of the loop.
+type Purpose string
+
+const (
+	// ForStep is the purpose of the requests that make the steps of a Turn.
+	ForStep Purpose = ""
+	// ForCompaction is that of a request for a summary of older messages.
+	ForCompaction Purpose = "compaction"
+	// ForReflection is that of a request to check a draft.
+	ForReflection Purpose = "reflection"
+)
+
+// Repair is a change of a call's arguments, as the journal keeps it.
+type Repair struct {
+	Step   int    `json:"step"`
+	CallID string `json:"callID"`
+	Name   string `json:"name"`
+	// Attempt counts the repairs of this call, from 1.
+	Attempt int `json:"attempt"`
+	// Before is what the model wrote, and After what became of it.
+	Before string          `json:"before"`
+	After  json.RawMessage `json:"after"`
+	// Changes says what was done, path by path.
+	Changes []string `json:"changes"`
+}
+
+// Approval is a call that waits for somebody's decision, as the journal keeps it.
+type Approval struct {
+	Step   int    `json:"step"`
+	CallID string `json:"callID"`
+	Name   string `json:"name"`
+	// Arguments as they will be used, and the SHA-256 of these, in hexadecimal.
+	Arguments     json.RawMessage `json:"arguments"`
+	ArgumentsHash string          `json:"argumentsHash"`
+	// Requested is when the decision was asked for, and Expires when the call counts as denied.
+	Requested time.Time `json:"requested"`
+	Expires   time.Time `json:"expires"`
+}
+
+// Decision is what somebody decided about a call, as the journal keeps it.
+type Decision struct {
+	Step   int    `json:"step"`
+	CallID string `json:"callID"`
+	// Approved is false for a denial, and for a wait that has come to its end.
+	Approved bool `json:"approved"`
+	// Expired is true where nobody has decided in time.
+	Expired bool `json:"expired,omitempty"`
+	// By is the name of the user who decided, and Reason why.
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// Rejection is an answer that does not fit the Turn's schema, as the journal keeps it.
+type Rejection struct {
+	Step int `json:"step"`
+	// Message is what the model is told.
+	Message string `json:"message"`
+}
+
+// Compaction replaces older messages, as the journal keeps it.
+type Compaction struct {
+	// From is the first step whose messages are kept whole: those of earlier steps, and the history before the user's message,
+	// are replaced. Steps+1 keeps none.
+	From int `json:"from"`
+	// Summary stands for what is replaced.
+	Summary string `json:"summary"`
+	// Forced is true where the endpoint said that the prompt was too long.
+	Forced bool `json:"forced,omitempty"`
+	// Tokens is about how many tokens the prompt had before.
+	Tokens int64 `json:"tokens,omitempty"`
+}
+
+// Reflection is a draft that was checked, as the journal keeps it.
+type Reflection struct {
+	Step int `json:"step"`
+	// Replaced is true where Text differs from the draft.
+	Replaced bool `json:"replaced,omitempty"`
+	// Text is the answer.
+	Text string `json:"text"`
+}
+
+// Warning is a conversation that has come near the model's context window, as the journal keeps it.
+type Warning struct {
+	// Tokens the prompt has, about, of ContextWindow.
+	Tokens        int64 `json:"tokens"`
+	ContextWindow int64 `json:"contextWindow"`
+}
+
+// aside says whether a reply is no step of the loop.
+func (s Step) aside() bool { return s.Purpose != ForStep }
+
+// messages that stand for a step: the reply, and what became of the calls that have ended.
+func (s *State) exchange(step Step) []model.Message {
+	var calls []model.ToolCall
+	var results []model.Message
+	for _, c := range step.Reply.ToolCalls {
+		if f := s.finish(step.Step, c.ID); f != nil {
+			calls = append(calls, c)
+			results = append(results, model.Message{Role: model.RoleTool, Content: f.Content, ToolCallID: c.ID})
+		}
+	}
+	if len(calls) == 0 && len(step.Reply.ToolCalls) > 0 && step.Reply.Text == "" {
+		return nil
+	}
+	all := append([]model.Message{{Role: model.RoleAssistant, Content: step.Reply.Text, ToolCalls: calls}}, results...)
+	if r := s.rejections[step.Step]; r != nil {
+		all = append(all, model.Message{Role: model.RoleUser, Name: "output_violations", Content: r.Message})
+	}
+	return all
+}

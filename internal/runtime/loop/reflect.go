@@ -1,0 +1,73 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// checkDraft is what a model is told that checks its draft.
+const checkDraft = `Your last message is a draft of the answer, which the user has not seen yet. Check it against the user's request and the results of tools: is
+everything answered, is each statement backed by what is known, is anything wrong, missing or superfluous?
+Reply with the final answer and nothing else: the corrected one, or the draft word for word if there is nothing to correct. Do not mention the draft or this check.`
+
+// reflect has the model check an answer, once, and journals what is the answer from then on. The draft stands if there is no
+// better one: the request failed, the budget or the time does not allow it, or what it gave does not fit the schema.
+func (in Input) reflect(ctx context.Context, c Candidate, draft *Step) error {
+	s := in.State
+	if !in.Reflect || fence.Blank(draft.Reply.Text) || s.reflection(draft.Step) != nil {
+		return nil
+	}
+	if s.aside(draft.Step, ForReflection) == nil && !s.failed(draft.Step, ForReflection, c) {
+		if err := in.askReflection(ctx, c, draft.Step); err != nil && !in.outOfTime(ctx, err) {
+			return err
+		}
+	}
+	r := Reflection{Step: draft.Step, Text: draft.Reply.Text}
+	if aside := s.aside(draft.Step, ForReflection); aside != nil && in.improves(aside.Reply, r.Text) {
+		r.Replaced, r.Text = true, aside.Reply.Text
+	}
+	return in.Record(journal.Record{Kind: journal.Reflected, Payload: r})
+}
+
+func (in Input) askReflection(ctx context.Context, c Candidate, step int) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	prepared, err := in.Prepare(ctx, c)
+	if err != nil {
+		return err
+	}
+	r := model.Request{Messages: conversation(prepared.Messages, in.State, in.outputNotes(c)...), Output: in.nativeOutput(c)}
+	r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageReflection, Content: checkDraft})
+	_, err = in.askAside(ctx, c, question{request: r, step: step, purpose: ForReflection, tokens: estimate(in.State, r)})
+	return err
+}
+
+// improves says whether a reply replaces a draft.
+func (in Input) improves(reply model.Reply, draft string) bool {
+	switch {
+	case reply.FinishReason == model.FinishLength, fence.Blank(reply.Text), strings.TrimSpace(reply.Text) == strings.TrimSpace(draft):
+		return false
+	}
+	return in.Output == nil || len(in.violations(reply.Text)) == 0
+}
+
+// outOfTime says whether a request was ended by the Turn's deadline. A run that was given up ends in any case.
+func (in Input) outOfTime(ctx context.Context, err error) bool {
+	return errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(err, context.Cause(ctx)) && !in.Abandoned()
+}
+
+// reflection on the answer of a step; nil if there is none.
+func (s *State) reflection(step int) *Reflection {
+	for i := range s.Reflections {
+		if s.Reflections[i].Step == step {
+			return &s.Reflections[i]
+		}
+	}
+	return nil
+}

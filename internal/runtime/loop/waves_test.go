@@ -1,0 +1,357 @@
+package loop_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// diary is what happened, in order, from many calls at once.
+type diary struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (d *diary) add(line string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lines = append(d.lines, line)
+}
+
+// noting makes a tool whose calls take a while and are noted in a diary, by name.
+func noting(d *diary, name string, effect tool.Effect, takes time.Duration) tool.Tool {
+	t, _ := toolOf(name, effect)
+	t.Caller = tool.CallerFunc(func(ctx context.Context, c tool.Call) (tool.Result, error) {
+		d.add("begin " + c.CallID)
+		select {
+		case <-time.After(takes):
+		case <-ctx.Done():
+			d.add("cut off " + c.CallID)
+			return tool.Result{}, ctx.Err()
+		}
+		d.add("end " + c.CallID)
+		return tool.Result{Content: "of " + c.CallID}, nil
+	})
+	return t
+}
+
+// noted makes Record note what it writes about calls.
+func noted(d *diary, in *loop.Input) {
+	record := in.Record
+	in.Record = func(records ...journal.Record) error {
+		line := ""
+		for _, r := range records {
+			switch p := r.Payload.(type) {
+			case loop.Intent:
+				line += " intend " + p.CallID
+			case loop.Finish:
+				line += " finish " + p.CallID
+			}
+		}
+		if line != "" {
+			d.add("write" + line)
+		}
+		return record(records...)
+	}
+}
+
+func TestWaves(t *testing.T) {
+	reply := asksFor("", call("a", "slow", `{"n":1}`), call("b", "quick", `{"n":1}`), call("c", "write", `{"n":1}`), call("d", "write", `{"n":2}`), call("e", "quick", `{"n":2}`), call("f", "gone", `{}`), call("g", "slow", `{"n":3}`))
+	for name, tc := range map[string]struct {
+		reason string
+		policy loop.Policy
+		want   []string
+		took   time.Duration
+	}{
+		"parallel": {
+			"neighbours that read are one wave, written as they come; a refusal between them parts none",
+			loop.Policy{},
+			[]string{
+				"write intend a intend b", "begin", "begin", "end b", "write finish b", "end a", "write finish a",
+				"write intend c", "begin", "end c", "write finish c",
+				"write intend d", "begin", "end d", "write finish d",
+				"write finish f intend e intend g", "begin", "begin", "end e", "write finish e", "end g", "write finish g",
+			},
+			(5 + 2 + 2 + 5) * time.Second,
+		},
+		"sequential": {
+			"one after another",
+			loop.Policy{Sequential: true},
+			[]string{
+				"write intend a", "begin", "end a", "write finish a", "write intend b", "begin", "end b", "write finish b",
+				"write intend c", "begin", "end c", "write finish c", "write intend d", "begin", "end d", "write finish d",
+				"write intend e", "begin", "end e", "write finish e", "write finish f intend g", "begin", "end g", "write finish g",
+			},
+			(5 + 1 + 2 + 2 + 1 + 5) * time.Second,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &diary{}
+				c, s := candidate("one", 1, reply, says("Done."))
+				in := with(input(t, c), noting(d, "slow", tool.ReadOnly, 5*time.Second), noting(d, "quick", tool.ReadOnly, time.Second), noting(d, "write", tool.Idempotent, 2*time.Second))
+				in.Policy = tc.policy
+				noted(d, &in)
+				begin := time.Now()
+				if _, err := loop.Run(t.Context(), in); err != nil || time.Since(begin) != tc.took {
+					t.Fatalf("Run: %v after %s, want %s", err, time.Since(begin), tc.took)
+				}
+				ok := len(d.lines) == len(tc.want)
+				for i := range min(len(d.lines), len(tc.want)) {
+					ok = ok && (d.lines[i] == tc.want[i] || len(d.lines[i]) > len(tc.want[i]) && d.lines[i][:len(tc.want[i])+1] == tc.want[i]+" ")
+				}
+				if !ok {
+					t.Errorf("%s: -want +got:\n%s", tc.reason, cmp.Diff(tc.want, d.lines))
+				}
+				want := []string{"tool a: of a", "tool b: of b", "tool c: of c", "tool d: of d", "tool e: of e", `tool f: error (unavailable): there is no tool "gone": use one of slow, quick, write`, "tool g: of g"}
+				if diff := cmp.Diff(want, transcript(s.requests[1])[1:]); diff != "" {
+					t.Errorf("the model was told, in its own order: -want +got:\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// many are calls of a tool, each with another argument.
+func many(name string, n int) []model.ToolCall {
+	var all []model.ToolCall
+	for i := range n {
+		all = append(all, call(fmt.Sprintf("c%02d", i), name, fmt.Sprintf(`{"n":%d}`, i)))
+	}
+	return all
+}
+
+func TestALargeWaveIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &diary{}
+		c, _ := candidate("one", 1, asksFor("", many("find", 20)...), says("Done."))
+		in := with(input(t, c), noting(d, "find", tool.ReadOnly, time.Second))
+		begin := time.Now()
+		if _, err := loop.Run(t.Context(), in); err != nil || time.Since(begin) != 3*time.Second || in.State.Outcomes()[loop.Succeeded] != 20 {
+			t.Errorf("Run: %v after %s with outcomes %v; want 20 calls, 8 at a time, in 3s", err, time.Since(begin), in.State.Outcomes())
+		}
+	})
+}
+
+// TestTheEndOfARunDuringAWave leaves nothing under way, and each call that was begun with an end, or open for the next run.
+func TestTheEndOfARunDuringAWave(t *testing.T) {
+	cause := errors.New("so it ended")
+	broken := errors.New("the journal is away")
+	for name, tc := range map[string]struct {
+		reason    string
+		abandoned bool
+		interrupt bool
+		record    bool // the journal fails at the first end
+		want      error
+		outcomes  map[loop.Outcome]int
+		begun     int
+	}{
+		"cancelled":     {"those under way were cut off, the others never called", false, false, false, cause, map[loop.Outcome]int{loop.Failed: 8, loop.Refused: 2}, 8},
+		"abandoned":     {"the next run makes them again", true, false, false, cause, map[loop.Outcome]int{}, 8},
+		"interrupted":   {"those under way end, the others are begun by the next run", false, true, false, loop.ErrInterrupted, map[loop.Outcome]int{loop.Succeeded: 8}, 8},
+		"journal fails": {"the others are cut off", false, false, true, broken, map[loop.Outcome]int{}, 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				interrupt := make(chan struct{})
+				d, j := &diary{}, &journaltest.Memory{}
+				c, _ := candidate("one", 1, asksFor("", many("find", 10)...), says("Done."))
+				in := with(inputOf(t, j, 1, c), noting(d, "find", tool.ReadOnly, 10*time.Second))
+				in.Interrupt, in.Abandoned = interrupt, func() bool { return tc.abandoned && ctx.Err() != nil }
+				record := in.Record
+				in.Record = func(records ...journal.Record) error {
+					if tc.record && records[0].Kind == journal.ToolFinished {
+						return broken
+					}
+					return record(records...)
+				}
+				time.AfterFunc(3*time.Second, func() {
+					switch {
+					case tc.interrupt:
+						close(interrupt)
+					case !tc.record:
+						cancel(cause)
+					}
+				})
+				if _, err := loop.Run(ctx, in); !errors.Is(err, tc.want) {
+					t.Errorf("Run: %v, want %v", err, tc.want)
+				}
+				begun := 0
+				for _, line := range d.lines {
+					if line[:5] == "begin" {
+						begun++
+					}
+				}
+				if diff := cmp.Diff(tc.outcomes, in.State.Outcomes()); diff != "" || begun != tc.begun || len(in.State.Intents) != 10 {
+					t.Errorf("%d calls were begun of %d intended: %s: -want +got:\n%s", begun, len(in.State.Intents), tc.reason, diff)
+				}
+				if tc.outcomes[loop.Refused] > 0 {
+					return
+				}
+				again := with(inputOf(t, j, 2, c), noting(d, "find", tool.ReadOnly, 10*time.Second))
+				if _, err := loop.Run(t.Context(), again); err != nil || again.State.Outcomes()[loop.Succeeded] != 10 || again.State.ToolCalls() != 10 {
+					t.Errorf("the next run: %v with %v and %d calls counted, want all ten to succeed, counted once", err, again.State.Outcomes(), again.State.ToolCalls())
+				}
+			})
+		})
+	}
+}
+
+// TestOneBadCallOfAWave is the error of that call alone.
+func TestOneBadCallOfAWave(t *testing.T) {
+	for name, bad := range map[string]func(){"panics": func() { panic("boom") }, "ends its goroutine": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, asksFor("", call("a", "find", `{}`), call("b", "bad", `{}`), call("c", "find", `{"n":1}`)), says("Done."))
+			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+			broken, _ := toolOf("bad", tool.ReadOnly, result{do: bad})
+			in := with(input(t, c), find, broken)
+			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered || len(s.requests) != 2 {
+				t.Fatalf("Run = %+v, %v; want the answer", end, err)
+			}
+			if diff := cmp.Diff(map[loop.Outcome]int{loop.Succeeded: 2, loop.Failed: 1}, in.State.Outcomes()); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRetryOnTimeout(t *testing.T) {
+	slow, quick := result{after: time.Hour}, result{content: "found"}
+	for name, tc := range map[string]struct {
+		reason  string
+		effect  tool.Effect
+		retry   bool
+		turn    time.Duration // time of the Turn
+		results []result
+		calls   int
+		outcome loop.Outcome
+		took    time.Duration
+	}{
+		"second try":    {"the second gives the result", tool.ReadOnly, true, time.Hour, []result{slow, quick}, 2, loop.Succeeded, 10 * time.Second},
+		"idempotent":    {"also where it writes once", tool.Idempotent, true, time.Hour, []result{slow, quick}, 2, loop.Succeeded, 10 * time.Second},
+		"own timeout":   {"whoever notices", tool.ReadOnly, true, time.Hour, []result{{err: &tool.Error{Class: tool.Timeout, Message: "slow"}}, quick}, 2, loop.Succeeded, 0},
+		"no third":      {"there is no third", tool.ReadOnly, true, time.Hour, []result{slow, slow, quick}, 2, loop.Failed, 20 * time.Second},
+		"not asked for": {"the tool must say so", tool.ReadOnly, false, time.Hour, []result{slow, quick}, 1, loop.Failed, 10 * time.Second},
+		"does harm":     {"what may have been done is not done again", tool.Destructive, true, time.Hour, []result{slow, quick}, 1, loop.Unknown, 10 * time.Second},
+		"another error": {"nor is what failed otherwise", tool.ReadOnly, true, time.Hour, []result{{err: &tool.Error{Class: tool.Unavailable, Message: "away"}}, quick}, 1, loop.Failed, 0},
+		"no time":       {"nor what has no time left", tool.ReadOnly, true, 10*time.Second + 900*time.Millisecond, []result{slow, quick}, 1, loop.Failed, 10 * time.Second},
+		"little time":   {"a second suffices", tool.ReadOnly, true, 11 * time.Second, []result{slow, quick}, 2, loop.Succeeded, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), tc.turn)
+				defer cancel()
+				c, _ := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
+				find, found := toolOf("find", tc.effect, tc.results...)
+				find.Timeout, find.RetryOnTimeout = 10*time.Second, tc.retry
+				in := with(input(t, c), find)
+				in.Limits.MaxToolCalls = 1
+				begin := time.Now()
+				if _, err := loop.Run(ctx, in); err != nil || time.Since(begin) != tc.took {
+					t.Fatalf("Run: %v after %s, want %s", err, time.Since(begin), tc.took)
+				}
+				f := in.State.Finishes[0]
+				if len(found.calls) != tc.calls || f.Outcome != tc.outcome || in.State.ToolCalls() != 1 || in.State.ToolRetries() != tc.calls-1 || f.DurationMS != tc.took.Milliseconds() {
+					t.Errorf("%d calls, %d retries, %+v; want %d and %s: %s", len(found.calls), in.State.ToolRetries(), f, tc.calls, tc.outcome, tc.reason)
+				}
+				if keys := found.keys(); len(slices.Compact(keys)) != 1 {
+					t.Errorf("keys %q, want one", keys)
+				}
+			})
+		})
+	}
+}
+
+// TestARetryThatWasCutOff is made again by the next run, and not a third time.
+func TestARetryThatWasCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &journaltest.Memory{}
+		first := inputOf(t, j, 1)
+		err := first.Record(
+			journal.Record{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Reply: asksFor("", call("c1", "find", `{}`)).reply}},
+			journal.Record{Kind: journal.ToolIntended, Payload: loop.Intent{Step: 1, CallID: "c1", Name: "find", Arguments: []byte(`{}`), Effect: tool.ReadOnly, Attempt: 1}},
+			journal.Record{Kind: journal.ToolIntended, Payload: loop.Intent{Step: 1, CallID: "c1", Name: "find", Arguments: []byte(`{}`), Effect: tool.ReadOnly, Attempt: 2, Retry: true}},
+		)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, _ := candidate("one", 1, says("Done."))
+		find, found := toolOf("find", tool.ReadOnly, result{after: time.Hour})
+		find.RetryOnTimeout = true
+		in := with(inputOf(t, j, 2, c), find)
+		if _, err := loop.Run(t.Context(), in); err != nil || len(found.calls) != 1 || in.State.ToolRetries() != 1 || in.State.ToolCalls() != 1 {
+			t.Errorf("Run: %v after %d calls and %d retries, want one more call", err, len(found.calls), in.State.ToolRetries())
+		}
+	})
+}
+
+// TestWhatACallIsTold looks at what a tool gets beside the arguments.
+func TestWhatACallIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		c, _ := candidate("one", 1, used(asksFor("", call("c1", "find", `{}`)), 1000, 100), used(asksFor("", call("c2", "find", `{"n":1}`)), 10, 1), says("Done."))
+		c.Pricing = pricing(1, 10)
+		spent := &tool.Spent{Turn: "child", Usage: model.Usage{InputTokens: 300, OutputTokens: 20}, Cost: &model.Cost{Amount: decimal.RequireFromString("0.5"), Currency: "USD"}}
+		find, found := toolOf("find", tool.Idempotent, result{after: 10 * time.Second, content: "found"})
+		find.Caller = tool.CallerFunc(func(ctx context.Context, c tool.Call) (tool.Result, error) {
+			r, err := found.Call(ctx, c)
+			r.Spent = spent
+			return r, err
+		})
+		in := with(input(t, c), find)
+		in.Limits.MaxTokens, in.Limits.MaxCost = 5000, decimal.NewFromInt(1)
+		if _, err := loop.Run(ctx, in); err != nil {
+			t.Fatal(err)
+		}
+		want := []tool.Call{
+			{IdempotencyKey: "uid/1/c1", Step: 1, CallID: "c1", Arguments: []byte(`{}`), Left: tool.Left{Time: time.Minute, Tokens: new(int64(3900)), Cost: new(decimal.RequireFromString("0.998"))}},
+			{IdempotencyKey: "uid/2/c2", Step: 2, CallID: "c2", Arguments: []byte(`{"n":1}`), Left: tool.Left{Time: 50 * time.Second, Tokens: new(int64(3569)), Cost: new(decimal.RequireFromString("0.49798"))}},
+		}
+		if diff := cmp.Diff(want, found.calls); diff != "" {
+			t.Errorf("the tool was told: -want +got:\n%s", diff)
+		}
+		if f := in.State.Finishes[1]; f.Spent == nil || f.Spent.Turn != "child" {
+			t.Errorf("the journal has %+v, want what the sub-agent took", f)
+		}
+	})
+}
+
+// TestSubAgentsAreOfTheBudget also where they fail.
+func TestSubAgentsAreOfTheBudget(t *testing.T) {
+	for name, err := range map[string]error{"succeeded": nil, "failed": &tool.Error{Class: tool.Failed, Message: "it gave up"}} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, asksFor("", call("c1", "agent", `{}`), call("c2", "agent", `{"n":1}`)), says("Done."))
+			agent, _ := toolOf("agent", tool.Idempotent)
+			calls := 0
+			agent.Caller = tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+				calls++
+				return tool.Result{Content: "done", Spent: &tool.Spent{Usage: model.Usage{InputTokens: 900, OutputTokens: 100}}}, err
+			})
+			in := with(input(t, c), agent)
+			in.Limits.MaxTokens = 1000
+			end, err := loop.Run(t.Context(), in)
+			want := "the turn has taken 1006 tokens, which is more than its budget of 1000 tokens: no more tools were called"
+			if err != nil || end.Reason != loop.OverBudget || end.Message != want || calls != 1 || len(s.requests) != 1 {
+				t.Errorf("Run = %+v, %v after %d calls and %d requests; want %q after one of each", end, err, calls, len(s.requests), want)
+			}
+		})
+	}
+}

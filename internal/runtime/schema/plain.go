@@ -1,0 +1,143 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+const (
+	// maxDepth is how deep a value may be nested.
+	maxDepth = 64
+	// maxNumber is how many characters a number may have.
+	maxNumber = 100
+)
+
+// Plain returns why not everybody would read a JSON text alike; nothing if all would. Parsers differ in what they do about a
+// key that stands twice in an object, about numbers beyond a 64-bit float, and about deep nesting.
+func Plain(value json.RawMessage) []Violation {
+	switch {
+	case len(value) > MaxValue:
+		return []Violation{{Message: fmt.Sprintf("has %d bytes, and %d is the most", len(value), MaxValue)}}
+	case !json.Valid(value):
+		return []Violation{{Message: "is not JSON"}}
+	}
+	return ambiguities(value)
+}
+
+// ambiguities looks through valid JSON.
+func ambiguities(value json.RawMessage) []Violation {
+	var s scan
+	d := json.NewDecoder(bytes.NewReader(value))
+	d.UseNumber()
+	for len(s.wrong) < MaxViolations {
+		token, err := d.Token()
+		if err != nil || !s.take(token) {
+			break
+		}
+	}
+	return sorted(s.wrong)
+}
+
+// scan is a walk through the tokens of a JSON text.
+type scan struct {
+	open  []*level
+	wrong []Violation
+}
+
+// level is an object or a list that is open. The keys of a list are nil.
+type level struct {
+	keys  map[string]struct{}
+	at    string // key or index of the value that is next, or that is being read
+	index int
+	inKey bool // an object waits for a key
+}
+
+// take says whether there is a point in going on.
+func (s *scan) take(token json.Token) bool {
+	if d, ok := token.(json.Delim); ok && (d == '}' || d == ']') {
+		s.open = s.open[:len(s.open)-1]
+		return true
+	}
+	if key, ok := token.(string); ok && s.key(key) {
+		return true
+	}
+	s.begin()
+	switch token := token.(type) {
+	case json.Delim:
+		if len(s.open) == maxDepth {
+			s.add("is nested deeper than %d levels", maxDepth)
+			return false
+		}
+		inner := &level{}
+		if token == '{' {
+			inner.keys, inner.inKey = map[string]struct{}{}, true
+		}
+		s.open = append(s.open, inner)
+	case json.Number:
+		if !moderate(token) {
+			s.add("is a number that is too large, too small or too long")
+		}
+	}
+	return true
+}
+
+// key takes the key of an object, if one is next.
+func (s *scan) key(key string) bool {
+	if len(s.open) == 0 {
+		return false
+	}
+	top := s.open[len(s.open)-1]
+	if top.keys == nil || !top.inKey {
+		return false
+	}
+	top.at, top.inKey = key, false
+	if _, twice := top.keys[key]; twice {
+		s.add("stands twice in its object")
+	}
+	top.keys[key] = struct{}{}
+	return true
+}
+
+// begin notes that a value begins.
+func (s *scan) begin() {
+	if len(s.open) == 0 {
+		return
+	}
+	top := s.open[len(s.open)-1]
+	if top.keys != nil {
+		top.inKey = true
+		return
+	}
+	top.at = strconv.Itoa(top.index)
+	top.index++
+}
+
+func (s *scan) add(format string, args ...any) {
+	path := make([]string, 0, len(s.open))
+	for _, l := range s.open {
+		path = append(path, l.at)
+	}
+	s.wrong = append(s.wrong, Violation{Path: pointer(path), Message: fmt.Sprintf(format, args...)})
+}
+
+// moderate says whether a number is one that a 64-bit float can come near to.
+func moderate(n json.Number) bool {
+	if len(n) > maxNumber {
+		return false
+	}
+	f, err := n.Float64()
+	if err != nil || math.IsInf(f, 0) {
+		return false
+	}
+	return f != 0 || strings.Trim(mantissa(n), "-0.") == ""
+}
+
+// mantissa is a number without its exponent.
+func mantissa(n json.Number) string {
+	digits, _, _ := strings.Cut(strings.ToLower(n.String()), "e")
+	return digits
+}

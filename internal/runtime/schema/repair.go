@@ -1,0 +1,201 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	neturl "net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
+	"github.com/capstan-dev/capstan/internal/runtime/canonical"
+)
+
+// Repair mends what is certain in a value that does not fit, once: a number or a truth value that was written as a text
+// where the schema wants it as such, the schema's default for a missing property, and a property that is not known where
+// none is allowed. It returns the value as canonical JSON and what was done, path by path and at most MaxViolations of it;
+// nothing where there is nothing to mend. The value may still not fit.
+func (s *Schema) Repair(value json.RawMessage) (json.RawMessage, []string) {
+	if len(Plain(value)) > 0 {
+		return nil, nil
+	}
+	failure, err := s.check(value)
+	if err != nil || failure == nil {
+		return nil, nil
+	}
+	instance, err := jsonschema.UnmarshalJSON(bytes.NewReader(value))
+	if err != nil {
+		return nil, nil
+	}
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(s.Source))
+	if err != nil {
+		return nil, nil
+	}
+	r := repair{instance: instance, document: document}
+	for l := range leaves(failure) {
+		r.mend(l)
+	}
+	if len(r.changes) == 0 {
+		return nil, nil
+	}
+	mended, err := canonical.JSON(r.instance)
+	if err != nil {
+		return nil, nil
+	}
+	slices.Sort(r.changes)
+	return mended, bounded(r.changes)
+}
+
+func bounded(changes []string) []string {
+	if more := len(changes) - MaxViolations; more > 0 {
+		return append(changes[:MaxViolations:MaxViolations], fmt.Sprintf("and %d more", more))
+	}
+	return changes
+}
+
+// repair is a value that is being mended.
+type repair struct {
+	instance, document any
+	changes            []string
+}
+
+func (r *repair) mend(l leaf) {
+	place := l.InstanceLocation
+	switch k := l.ErrorKind.(type) {
+	case *kind.Type, *kind.AnyOf, *kind.OneOf:
+		r.change(place, func(v any) (any, string) {
+			text, ok := v.(string)
+			if !ok {
+				return nil, ""
+			}
+			return literal(text, l.types)
+		})
+	case *kind.Required:
+		r.change(place, func(v any) (any, string) { return r.complete(l, v, k.Missing) })
+	case *kind.AdditionalProperties:
+		r.change(place, func(v any) (any, string) {
+			object, ok := v.(map[string]any)
+			if !ok {
+				return nil, ""
+			}
+			for _, name := range k.Properties {
+				delete(object, name)
+			}
+			return object, "removed " + quoted(k.Properties)
+		})
+	}
+}
+
+// literal is a text as the number or the truth value that it says.
+func literal(text string, types []string) (any, string) {
+	switch {
+	case slices.Contains(types, "integer") && integer.MatchString(text) && len(text) <= maxNumber,
+		slices.Contains(types, "number") && numeral.MatchString(text) && moderate(json.Number(text)):
+		return json.Number(text), "read the text as the number " + text
+	case slices.Contains(types, "boolean") && (text == "true" || text == "false"):
+		return text == "true", "read the text as " + text
+	}
+	return nil, ""
+}
+
+// Numbers as JSON writes them.
+var (
+	integer = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
+	numeral = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`)
+)
+
+// complete adds the defaults of missing properties.
+func (r *repair) complete(l leaf, v any, missing []string) (any, string) {
+	object, ok := v.(map[string]any)
+	if !ok {
+		return nil, ""
+	}
+	var added []string
+	for _, name := range missing {
+		if value, ok := r.defaultOf(l.SchemaURL, name); ok {
+			object[name] = value
+			added = append(added, name)
+		}
+	}
+	if len(added) == 0 {
+		return nil, ""
+	}
+	return object, "added the default of " + quoted(added)
+}
+
+// defaultOf is the default of a property of the schema at a place of the document.
+func (r *repair) defaultOf(url, property string) (any, bool) {
+	fragment, own := strings.CutPrefix(url, location+"#")
+	at, err := neturl.PathUnescape(fragment)
+	if err != nil || !own {
+		return nil, false // of another document, as of one that describes schemas
+	}
+	v := r.document
+	for _, key := range append(tokens(at), "properties", property) {
+		switch inner := v.(type) {
+		case map[string]any:
+			v = inner[key]
+		case []any:
+			i, err := strconv.Atoi(key)
+			if err != nil || i < 0 || i >= len(inner) {
+				return nil, false
+			}
+			v = inner[i]
+		default:
+			return nil, false
+		}
+	}
+	object, ok := v.(map[string]any)
+	if !ok {
+		return nil, false
+	}
+	value, ok := object["default"]
+	return value, ok
+}
+
+// tokens are the parts of a JSON pointer.
+func tokens(pointer string) []string {
+	if pointer == "" {
+		return nil
+	}
+	all := strings.Split(strings.TrimPrefix(pointer, "/"), "/")
+	for i, t := range all {
+		all[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(t)
+	}
+	return all
+}
+
+// change replaces what stands at a place by what do makes of it, if that says what it did.
+func (r *repair) change(place []string, do func(any) (any, string)) {
+	var done string
+	r.instance, done = replaced(r.instance, place, do)
+	if done != "" {
+		r.changes = append(r.changes, Violation{pointer(place), short(done, maxMessage)}.String())
+	}
+}
+
+func replaced(v any, place []string, do func(any) (any, string)) (any, string) {
+	if len(place) == 0 {
+		if made, done := do(v); done != "" {
+			return made, done
+		}
+		return v, ""
+	}
+	var done string
+	switch inner := v.(type) {
+	case map[string]any:
+		if old, ok := inner[place[0]]; ok {
+			inner[place[0]], done = replaced(old, place[1:], do)
+		}
+	case []any:
+		if i, err := strconv.Atoi(place[0]); err == nil && i >= 0 && i < len(inner) {
+			inner[i], done = replaced(inner[i], place[1:], do)
+		}
+	}
+	return v, done
+}

@@ -1,0 +1,209 @@
+package schema_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
+)
+
+func compiled(t *testing.T, source string) *schema.Schema {
+	t.Helper()
+	s, err := schema.Compile(json.RawMessage(source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// texts are violations, one line each.
+func texts(all []schema.Violation) []string {
+	var lines []string
+	for _, v := range all {
+		lines = append(lines, v.String())
+	}
+	return lines
+}
+
+func TestCompile(t *testing.T) {
+	doubling := `{"$defs":{"n0":{"type":"string"}`
+	for i := range 20 {
+		doubling += fmt.Sprintf(`,"n%d":{"anyOf":[{"$ref":"#/$defs/n%d"},{"$ref":"#/$defs/n%d"}]}`, i+1, i, i)
+	}
+	for name, tc := range map[string]struct {
+		reason, source string
+		want           string // a part of the error; empty for a schema that can be used
+	}{
+		"an object":          {"what most tools have", `{"type":"object","properties":{"n":{"type":"integer"}}}`, ""},
+		"anything":           {"true is a schema", `true`, ""},
+		"draft 7":            {"older drafts are known by their name", `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object"}`, ""},
+		"own reference":      {"a reference within the document is followed", `{"$defs":{"n":{"type":"integer"}},"properties":{"n":{"$ref":"#/$defs/n"}}}`, ""},
+		"recursive":          {"also to itself", `{"properties":{"inner":{"$ref":"#"}}}`, ""},
+		"no JSON":            {"half a schema is none", `{"type":`, "the schema is not JSON"},
+		"two":                {"nor are two", `{} {}`, "the schema is not JSON"},
+		"no schema":          {"a type must be one", `{"type":"number or so"}`, "the schema cannot be used"},
+		"a file":             {"nothing is read from the machine", `{"$ref":"file:///etc/passwd"}`, "references to other documents are not followed: file:///etc/passwd"},
+		"relative":           {"nor from beside the schema", `{"$ref":"other.json"}`, "references to other documents are not followed: other.json"},
+		"over the network":   {"nor from elsewhere", `{"$ref":"https://example.com/x"}`, "references to other documents are not followed: https://example.com/x"},
+		"unknown dialect":    {"nor its dialect", `{"$schema":"https://example.com/dialect"}`, "references to other documents are not followed"},
+		"pattern":            {"a pattern that Go does not know", `{"pattern":"(?=a)b"}`, "the schema cannot be used"},
+		"too long":           {"a schema is bounded", `{"title":"` + strings.Repeat("x", schema.MaxSource) + `"}`, "1048576 is the most"},
+		"too deep":           {"in depth as well", strings.Repeat(`{"not":`, 70) + "{}" + strings.Repeat("}", 70), "is nested deeper than 64 levels"},
+		"doubling":           {"2 to the power of 20 checks are too many", doubling + `},"$ref":"#/$defs/n20"}`, "too many alternatives"},
+		"doubling, for part": {"for a part of the value as well", doubling + `},"properties":{"a":{"$ref":"#/$defs/n20"}}}`, "too many alternatives"},
+		"doubling, a little": {"a few are fine", doubling + `},"$ref":"#/$defs/n5"}`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, compile := range []func(json.RawMessage) (*schema.Schema, error){schema.Compile, schema.Cached, schema.Cached} {
+				s, err := compile(json.RawMessage(tc.source))
+				switch {
+				case tc.want == "" && (err != nil || string(s.Source) != tc.source):
+					t.Errorf("error %v: %s", err, tc.reason)
+				case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+					t.Errorf("error %v, want one with %q: %s", err, tc.want, tc.reason)
+				}
+			}
+		})
+	}
+}
+
+func TestValidate(t *testing.T) {
+	const order = `{
+		"type":"object","additionalProperties":false,"required":["n","unit"],
+		"properties":{
+			"n":{"type":"integer","minimum":1,"maximum":1e3},"unit":{"enum":["kg","g",null]},
+			"tags":{"type":"array","items":{"type":"string","maxLength":3},"maxItems":2,"uniqueItems":true},
+			"a/b~c":{"type":"object","properties":{"d":{"const":7}}},
+			"either":{"anyOf":[{"type":"integer"},{"type":"null"}]},
+			"shape":{"oneOf":[{"required":["r"]},{"required":["w","h"]}]},
+			"step":{"multipleOf":0.5,"exclusiveMinimum":0},
+			"name":{"type":"string","pattern":"^[a-z]+$","minLength":1}
+		}
+	}`
+	many := map[string]int{}
+	for i := range 40 {
+		many[fmt.Sprintf("extra%02d", i)] = i
+	}
+	extras, err := json.Marshal(many)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		reason, value string
+		want          []string
+	}{
+		"fits":           {"no violation", `{"n":1,"unit":"kg","tags":["a"],"either":null,"shape":{"r":1},"step":1.5}`, nil},
+		"integral":       {"1.0 is an integer", `{"n":1.0,"unit":null}`, nil},
+		"no object":      {"of the whole value there is no path", `[]`, []string{"must be an object"}},
+		"missing":        {"all that is missing", `{}`, []string{`lacks "n", "unit"`}},
+		"unknown":        {"what is not known", `{"n":1,"unit":"g","x":1,"w":2}`, []string{`must not have "w", "x"`}},
+		"many unknown":   {"of many, a few", string(extras), []string{`lacks "n", "unit"`, `must not have "extra00", "extra01", "extra02", "extra03", "extra04" and 35 more`}},
+		"types":          {"what it must be", `{"n":"1","unit":"g","tags":{}}`, []string{"/n: must be an integer", "/tags: must be an array"}},
+		"bounds":         {"the bound is told", `{"n":0,"unit":"g","step":0.3}`, []string{"/n: must be at least 1", "/step: must be a multiple of 0.5"}},
+		"above":          {"also the other one", `{"n":1001,"unit":"g","step":0}`, []string{"/n: must be at most 1000", "/step: must be more than 0"}},
+		"enum":           {"the values are told", `{"n":1,"unit":"lb"}`, []string{`/unit: must be one of "kg", "g", null`}},
+		"paths":          {"a path is a JSON pointer", `{"n":1,"unit":"g","a/b~c":{"d":8},"tags":["a","long"]}`, []string{"/a~1b~0c/d: must be 7", "/tags/1: must have at most 3 characters, and has 4"}},
+		"items":          {"of lists", `{"n":1,"unit":"g","tags":["a","a","b"]}`, []string{"/tags: has equal items at 0 and 1", "/tags: must have at most 2 items, and has 3"}},
+		"types of any":   {"alternatives that differ in type are one violation", `{"n":1,"unit":"g","either":"x"}`, []string{"/either: must be an integer or null"}},
+		"alternatives":   {"others say what is wrong with each", `{"n":1,"unit":"g","shape":{"w":1}}`, []string{`/shape: fits none of the alternatives: lacks "r"; or lacks "h"`}},
+		"both":           {"or that they are too many", `{"n":1,"unit":"g","shape":{"r":1,"w":1,"h":1}}`, []string{"/shape: fits more than one of the alternatives, and must fit exactly one"}},
+		"pattern":        {"the pattern is told", `{"n":1,"unit":"g","name":"A B"}`, []string{"/name: must match the pattern ^[a-z]+$"}},
+		"empty":          {"so is a length", `{"n":1,"unit":"g","name":""}`, []string{"/name: must have at least 1 characters, and has 0", "/name: must match the pattern ^[a-z]+$"}},
+		"half":           {"JSON that was cut off is none", `{"n":1`, []string{"is not JSON"}},
+		"two values":     {"one value is one", `{} {}`, []string{"is not JSON"}},
+		"nothing":        {"and none is none", ``, []string{"is not JSON"}},
+		"key twice":      {"which of them counts is anybody's guess", `{"n":1,"n":2,"unit":"g","shape":{"r":[{"x":1,"x":1}]}}`, []string{"/n: stands twice in its object", "/shape/r/0/x: stands twice in its object"}},
+		"escaped key":    {"however it is written", `{"n":1,"\u006e":2,"unit":"g"}`, []string{"/n: stands twice in its object"}},
+		"same elsewhere": {"not in objects of their own", `{"n":1,"unit":"g","shape":{"r":{"n":1}},"tags":["n","m"]}`, nil},
+		"huge number":    {"a number that would fill the memory", `{"n":1e999999,"unit":"g"}`, []string{"/n: is a number that is too large, too small or too long"}},
+		"tiny number":    {"or one that all would read as 0", `{"n":1,"unit":"g","step":1e-999999}`, []string{"/step: is a number that is too large, too small or too long"}},
+		"long number":    {"or take long to read", `{"n":1` + strings.Repeat("0", 200) + `,"unit":"g"}`, []string{"/n: is a number that is too large, too small or too long"}},
+		"zero":           {"zero is no tiny number", `{"n":1,"unit":"g","shape":{"r":[0,-0,0.00,0e5]}}`, nil},
+		"deep":           {"nesting is bounded", `{"n":1,"unit":"g","shape":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, []string{short("/shape" + strings.Repeat("/0", 62) + ": is nested deeper than 64 levels")}},
+		"too long":       {"so is the length", `"` + strings.Repeat("x", schema.MaxValue) + `"`, []string{"has 1048578 bytes, and 1048576 is the most"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, texts(compiled(t, order).Validate(json.RawMessage(tc.value)))); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// short is a line with a path that is too long.
+func short(line string) string {
+	path, message, _ := strings.Cut(line, ": ")
+	return path[:99] + "…: " + message
+}
+
+// TestViolationsAreBounded whatever schema and value say.
+func TestViolationsAreBounded(t *testing.T) {
+	long := strings.Repeat("ü\n", 5000)
+	name, err := json.Marshal(long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	properties, value := []string{}, []string{}
+	for i := range 50 {
+		properties = append(properties, fmt.Sprintf(`"p%d":{"enum":[%s]}`, i, name))
+		value = append(value, fmt.Sprintf(`"p%d":{%s:1}`, i, name))
+	}
+	s := compiled(t, `{"properties":{`+strings.Join(properties, ",")+`},"patternProperties":{"ü":{"type":"string"}},"additionalProperties":false}`)
+	got := s.Validate(json.RawMessage(`{` + strings.Join(value, ",") + `,` + string(name) + `:1,"\u202eq":1}`))
+	if len(got) != schema.MaxViolations {
+		t.Errorf("%d violations, want the first %d", len(got), schema.MaxViolations)
+	}
+	for _, v := range got {
+		if utf8.RuneCountInString(v.Path) > 100 || utf8.RuneCountInString(v.Message) > 200 || strings.ContainsAny(v.String(), "\n\u202e") {
+			t.Errorf("violation %q, want one short line", v)
+		}
+	}
+}
+
+// TestManyEqualItems would take a quadratic check minutes.
+func TestManyEqualItems(t *testing.T) {
+	s := compiled(t, `{"uniqueItems":true}`)
+	var items []string
+	for i := range 20_000 {
+		items = append(items, fmt.Sprint(i))
+	}
+	if got := s.Validate(json.RawMessage("[" + strings.Join(items, ",") + "]")); got != nil {
+		t.Errorf("violations %v, want none", got)
+	}
+}
+
+// TestASchemaThatLeadsNowhere refers to itself without an end.
+func TestASchemaThatLeadsNowhere(t *testing.T) {
+	s := compiled(t, `{"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"}`)
+	if got := s.Validate(json.RawMessage(`{}`)); len(got) != 1 {
+		t.Errorf("violations %v, want one: nothing fits", got)
+	}
+}
+
+func TestCachedIsSafeForConcurrentUseAndBounded(t *testing.T) {
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for i := range 700 {
+				s, err := schema.Cached(json.RawMessage(fmt.Sprintf(`{"title":"of TestCached","const":%d}`, i)))
+				if err != nil || s.Validate(json.RawMessage(fmt.Sprint(i))) != nil || s.Validate(json.RawMessage(fmt.Sprint(i+1))) == nil {
+					t.Errorf("schema %d: error %v, or it is another's", i, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	one, err := schema.Cached(json.RawMessage(`{"title":"kept"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if two, err := schema.Cached(json.RawMessage(`{"title":"kept"}`)); err != nil || one != two {
+		t.Errorf("a schema was compiled twice (error %v), want it kept", err)
+	}
+}

@@ -1,0 +1,222 @@
+package schema
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"math/big"
+	"slices"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
+)
+
+const (
+	maxPath    = 100
+	maxMessage = 200
+)
+
+// leaf is one violation as the library tells it.
+type leaf struct {
+	*jsonschema.ValidationError
+	// types that would fit, where all alternatives differ in their type alone.
+	types []string
+}
+
+// leaves are the violations that a failure consists of. Those within alternatives are one, as only one of these must fit.
+func leaves(e *jsonschema.ValidationError) iter.Seq[leaf] {
+	return func(yield func(leaf) bool) { walk(e, yield) }
+}
+
+func walk(e *jsonschema.ValidationError, yield func(leaf) bool) bool {
+	switch k := e.ErrorKind.(type) {
+	case *kind.Schema, *kind.Group, *kind.AllOf, *kind.Reference:
+		for _, c := range e.Causes {
+			if !walk(c, yield) {
+				return false
+			}
+		}
+		return true
+	case *kind.Type:
+		return yield(leaf{e, k.Want})
+	case *kind.AnyOf, *kind.OneOf:
+		return yield(leaf{e, typesOf(e)})
+	}
+	return yield(leaf{ValidationError: e})
+}
+
+// typesOf are the types that would fit at a place where no alternative does, if it is by its type that the value fits none; else
+// nil.
+func typesOf(e *jsonschema.ValidationError) []string {
+	var all []string
+	for _, c := range e.Causes {
+		for l := range leaves(c) {
+			if l.types == nil || len(l.InstanceLocation) != len(e.InstanceLocation) {
+				return nil
+			}
+			for _, t := range l.types {
+				if !slices.Contains(all, t) {
+					all = append(all, t)
+				}
+			}
+		}
+	}
+	return all
+}
+
+func violation(l leaf) Violation {
+	return Violation{Path: pointer(l.InstanceLocation), Message: short(message(l), maxMessage)}
+}
+
+// message says what is wrong, and nothing of the value: that may be long, and the model knows it.
+func message(l leaf) string { //nolint:gocyclo // because it is a table
+	if l.types != nil {
+		return "must be " + oneOf(l.types)
+	}
+	switch k := l.ErrorKind.(type) {
+	case *kind.Required:
+		return "lacks " + quoted(k.Missing)
+	case *kind.AdditionalProperties:
+		return "must not have " + quoted(k.Properties)
+	case *kind.DependentRequired:
+		return fmt.Sprintf("lacks %s, which %q needs", quoted(k.Missing), k.Prop)
+	case *kind.Dependency:
+		return fmt.Sprintf("lacks %s, which %q needs", quoted(k.Missing), k.Prop)
+	case *kind.Enum:
+		return "must be one of " + values(k.Want)
+	case *kind.Const:
+		return "must be " + values([]any{k.Want})
+	case *kind.Minimum:
+		return "must be at least " + number(k.Want)
+	case *kind.Maximum:
+		return "must be at most " + number(k.Want)
+	case *kind.ExclusiveMinimum:
+		return "must be more than " + number(k.Want)
+	case *kind.ExclusiveMaximum:
+		return "must be less than " + number(k.Want)
+	case *kind.MultipleOf:
+		return "must be a multiple of " + number(k.Want)
+	case *kind.MinLength:
+		return fmt.Sprintf("must have at least %d characters, and has %d", k.Want, k.Got)
+	case *kind.MaxLength:
+		return fmt.Sprintf("must have at most %d characters, and has %d", k.Want, k.Got)
+	case *kind.MinItems:
+		return fmt.Sprintf("must have at least %d items, and has %d", k.Want, k.Got)
+	case *kind.MaxItems:
+		return fmt.Sprintf("must have at most %d items, and has %d", k.Want, k.Got)
+	case *kind.MinProperties:
+		return fmt.Sprintf("must have at least %d properties, and has %d", k.Want, k.Got)
+	case *kind.MaxProperties:
+		return fmt.Sprintf("must have at most %d properties, and has %d", k.Want, k.Got)
+	case *kind.Pattern:
+		return "must match the pattern " + k.Want
+	case *kind.UniqueItems:
+		return fmt.Sprintf("has equal items at %d and %d", k.Duplicates[0], k.Duplicates[1])
+	case *kind.PropertyNames:
+		return fmt.Sprintf("must not have a property of the name %q", k.Property)
+	case *kind.AnyOf:
+		return "fits none of the alternatives: " + alternatives(l.ValidationError)
+	case *kind.OneOf:
+		if len(k.Subschemas) > 0 {
+			return "fits more than one of the alternatives, and must fit exactly one"
+		}
+		return "fits none of the alternatives: " + alternatives(l.ValidationError)
+	case *kind.FalseSchema:
+		return "must not be there"
+	}
+	return fmt.Sprintf("does not fit %q", strings.Join(l.ErrorKind.KeywordPath(), "/"))
+}
+
+// alternatives says of each alternative, three at most, what is wrong first.
+func alternatives(e *jsonschema.ValidationError) string {
+	var all []string
+	for _, c := range e.Causes[:min(3, len(e.Causes))] {
+		for l := range leaves(c) {
+			all = append(all, Violation{pointer(l.InstanceLocation[len(e.InstanceLocation):]), message(l)}.String())
+			break
+		}
+	}
+	return strings.Join(all, "; or ")
+}
+
+func oneOf(words []string) string {
+	words = slices.Clone(words)
+	for i, w := range words {
+		if article := "a "; w != "null" {
+			if strings.ContainsAny(w[:1], "aeio") {
+				article = "an "
+			}
+			words[i] = article + w
+		}
+	}
+	return strings.Join(words, " or ")
+}
+
+func quoted(names []string) string {
+	names = slices.Sorted(slices.Values(names))
+	const most = 5
+	more := len(names) - most
+	for i, n := range names {
+		names[i] = fmt.Sprintf("%q", short(n, maxPath))
+	}
+	if more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
+func values(all []any) string {
+	var texts []string
+	for _, v := range all[:min(20, len(all))] {
+		data, err := json.Marshal(v)
+		if err != nil {
+			return "the values of the schema"
+		}
+		texts = append(texts, string(data))
+	}
+	return strings.Join(texts, ", ")
+}
+
+func number(r *big.Rat) string {
+	if r.IsInt() {
+		return short(r.Num().String(), maxNumber)
+	}
+	f, _ := r.Float64()
+	return fmt.Sprint(f)
+}
+
+// pointer is a path as a JSON pointer.
+func pointer(path []string) string {
+	var b strings.Builder
+	for _, p := range path {
+		b.WriteByte('/')
+		b.WriteString(strings.NewReplacer("~", "~0", "/", "~1").Replace(p))
+		if b.Len() > 4*maxPath {
+			break
+		}
+	}
+	return short(b.String(), maxPath)
+}
+
+// short is the first characters of a text, on one line.
+func short(text string, most int) string {
+	text, _ = fence.Cap(text, 4*most)
+	text, out := fence.Cap(strings.Join(strings.Fields(fence.Strip(text)), " "), most-1)
+	if out > 0 {
+		text += "…"
+	}
+	return text
+}
+
+// sorted are the first violations by path, each once.
+func sorted(all []Violation) []Violation {
+	slices.SortFunc(all, func(a, b Violation) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Message, b.Message))
+	})
+	all = slices.Compact(all)
+	return all[:min(len(all), MaxViolations)]
+}

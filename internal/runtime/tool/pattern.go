@@ -1,0 +1,33 @@
+package tool
+
+import "slices"
+
+// matchesOne says whether a name matches one of some patterns.
+func matchesOne(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return matches([]rune(p), []rune(name)) })
+}
+
+// matches says whether a name matches a pattern, in which '*' stands for any characters and '?' for one. It takes no more than
+// len(pattern) * len(name) steps: of several '*', only the last is tried again.
+func matches(pattern, name []rune) bool {
+	p, n, star, after := 0, 0, -1, 0
+	for n < len(name) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, after = p, n
+			p++
+		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == name[n]):
+			p++
+			n++
+		case star >= 0:
+			after++
+			p, n = star+1, after
+		default:
+			return false
+		}
+	}
+	for p < len(pattern) && pattern[p] == '*' {
+		p++
+	}
+	return p == len(pattern)
+}

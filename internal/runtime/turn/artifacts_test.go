@@ -1,0 +1,150 @@
+package turn_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// long is an output that no message holds: 25,000 characters of two bytes each.
+var long = strings.Repeat("é", 12_500) + strings.Repeat("ü", 12_500)
+
+func TestReadArtifact(t *testing.T) {
+	const name = `Artifact "call-1-1", characters `
+	for title, tc := range map[string]struct {
+		reason, arguments string
+		unvalidated       bool
+		want              string
+	}{
+		"beginning":   {"8,000 characters if nobody says otherwise", `{"name":"call-1-1"}`, false, name + "0 to 8000 of 25000; go on at offset 8000.\n" + strings.Repeat("é", 8000)},
+		"middle":      {"characters count, not bytes", `{"name":"call-1-1","offset":12499,"limit":2}`, false, name + "12499 to 12501 of 25000; go on at offset 12501.\néü"},
+		"end":         {"as many as there are", `{"name":"call-1-1","offset":24998}`, false, name + "24998 to 25000 of 25000; this is the end.\nüü"},
+		"too many":    {"10,000 at most", `{"name":"call-1-1","limit":99999}`, false, name + "0 to 10000 of 25000; go on at offset 10000.\n" + strings.Repeat("é", 10000)},
+		"beyond":      {"nothing is there", `{"name":"call-1-1","offset":25000}`, false, `error (invalid_arguments): offset: artifact "call-1-1" has 25000 characters, so it must be below that`},
+		"before":      {"nothing is there", `{"name":"call-1-1","offset":-1}`, false, "error (invalid_arguments): offset: must be 0 or more"},
+		"no limit":    {"nothing would come", `{"name":"call-1-1","limit":0}`, false, "error (invalid_arguments): limit: must be from 1 to 10000"},
+		"another":     {"the model is told which there are", `{"name":"call-9-9"}`, false, `error (invalid_arguments): name: there is no artifact "call-9-9": use one of call-1-1, call-1-2`},
+		"by its hash": {"a hash is no name", `{"name":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}`, false, `error (invalid_arguments): name: there is no artifact "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855": use one of call-1-1, call-1-2`},
+		"no numbers":  {"the tool sees to itself", `{"name":"call-1-1","limit":"x"}`, true, `error (invalid_arguments): the arguments must be {"name": "...", "offset": 0, "limit": 8000}`},
+	} {
+		t.Run(title, func(t *testing.T) {
+			look := calls("", call("c1", "dump"), call("c2", "dump"))
+			ask := answer{reply: calls("", model.ToolCall{ID: "c3", Name: "read_artifact", Arguments: tc.arguments})}
+			c, s := candidate("p0", 1, answer{reply: look}, ask, says("Done."))
+			in := input(c)
+			in.Policy.Unvalidated = tc.unvalidated
+			in.Tools = []tool.Tool{named("dump", tool.Destructive, saying(long))}
+			j := &journaltest.Memory{}
+			mustRun(t, j, in)
+			want := tc.want
+			if !strings.HasPrefix(want, "error") {
+				want = fenced(t, j, want)
+			}
+			if got := s.requests[2].Messages; got[len(got)-1].Content != want {
+				t.Errorf("the model was told %.200q, want %.200q: %s", got[len(got)-1].Content, want, tc.reason)
+			}
+			// A run that goes on before the call knows the artifacts of the one before.
+			for n, e := range entries(t, j, "uid") {
+				if e.Kind != journal.ModelReplied || decoded[loop.Step](t, e).Step != 2 {
+					continue
+				}
+				c, s = candidate("p0", 1, says("Done."))
+				in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, gone(t)
+				mustRun(t, copyWith(t, j, n+1), in)
+				if got := s.requests[0].Messages; got[len(got)-1].Content != want {
+					t.Errorf("after a restart the model was told %.200q, want %.200q", got[len(got)-1].Content, want)
+				}
+			}
+		})
+	}
+}
+
+// copyWith returns the first entries of a journal in another one, which has the artifacts of the outputs among them.
+func copyWith(t *testing.T, from journal.Journal, n int) journal.Journal {
+	t.Helper()
+	to := &journaltest.Memory{}
+	for _, e := range entries(t, from, "uid")[:n] {
+		sha := e.Artifact
+		if e.Kind == journal.ToolFinished && sha == "" {
+			sha = decoded[loop.Finish](t, e).Artifact
+		}
+		if sha != "" {
+			a, err := from.Artifact(t.Context(), "uid", sha)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Artifacts = []journal.Artifact{a}
+		}
+		if e.Artifact != "" {
+			e.Payload = nil
+		}
+		if err := to.Append(t.Context(), "uid", e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return to
+}
+
+// TestAllOfAnArtifactCanBeRead page by page, as the messages say, whatever it holds.
+func TestAllOfAnArtifactCanBeRead(t *testing.T) {
+	hostile := strings.Repeat("a<é\n", 4000) + strings.Repeat("日本", 3000)
+	c, s := candidate("p0", 1, answer{reply: calls("", call("c1", "dump"))})
+	in := input(c)
+	in.Limits.MaxSteps = 20
+	in.Tools = []tool.Tool{named("dump", tool.ReadOnly, saying(hostile))}
+	for offset := 0; offset < 22_000; offset += 8000 {
+		s.answers = append(s.answers, asks("read_artifact", fmt.Sprintf(`{"name":"call-1-1","offset":%d}`, offset)))
+	}
+	s.answers = append(s.answers, says("Done."))
+	j := &journaltest.Memory{}
+	mustRun(t, j, in)
+	var read strings.Builder
+	nonce := payloads[tool.Exposure](t, j, journal.ToolsExposed)[0].Nonce
+	for _, m := range s.requests[len(s.requests)-1].Messages {
+		_, body, paged := strings.Cut(m.Content, "Artifact \"call-1-1\", ")
+		if m.Role != model.RoleTool || !paged {
+			continue
+		}
+		_, body, _ = strings.Cut(body, "\n")
+		read.WriteString(strings.TrimSuffix(body, "\n</tool-output "+nonce+">"))
+	}
+	if read.String() != hostile {
+		t.Errorf("%d bytes were read, want the %d of the output", read.Len(), len(hostile))
+	}
+}
+
+// TestReadArtifactIsOfThisTurn alone: another's artifacts are not there, though their journal has them.
+func TestReadArtifactIsOfThisTurn(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "dump"))}, says("Done."))
+	in := input(c)
+	in.UID, in.Tools = "another", []tool.Tool{named("dump", tool.ReadOnly, saying(long))}
+	mustRun(t, j, in)
+	c, s := candidate("p0", 1, asks("read_artifact", `{"name":"call-1-1"}`), says("Done."))
+	in = input(c)
+	in.Tools = []tool.Tool{named("dump", tool.ReadOnly, saying("short"))}
+	mustRun(t, j, in)
+	const want = `error (invalid_arguments): name: there is no artifact "call-1-1": no output of this turn was too long for its message`
+	if got := s.requests[1].Messages; got[len(got)-1].Content != want {
+		t.Errorf("the model was told %.200q, want %q", got[len(got)-1].Content, want)
+	}
+}
+
+// TestArtifactsAreReadWhileTheyAreMade runs both in one wave, for the race detector.
+func TestArtifactsAreReadWhileTheyAreMade(t *testing.T) {
+	reply := calls("", call("c1", "dump"), model.ToolCall{ID: "c2", Name: "read_artifact", Arguments: `{"name":"call-1-1"}`},
+		model.ToolCall{ID: "c3", Name: "dump", Arguments: `{"n":3}`}, model.ToolCall{ID: "c4", Name: "read_artifact", Arguments: `{"name":"call-1-3"}`})
+	c, _ := candidate("p0", 1, answer{reply: reply}, says("Done."))
+	in := input(c)
+	in.Tools = []tool.Tool{named("dump", tool.ReadOnly, func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{Content: long}, nil })}
+	if result := mustRun(t, &journaltest.Memory{}, in); len(result.Calls) != 4 {
+		t.Errorf("calls %+v, want four", result.Calls)
+	}
+}

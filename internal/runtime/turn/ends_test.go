@@ -1,0 +1,393 @@
+package turn_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+func TestAToolThatEndsTheTurn(t *testing.T) {
+	c, s := candidate("p0", 1, answer{reply: calls("I close it.", call("c1", "find"), call("c2", "close"))}, says("never"))
+	in := inTalk("uid", "Close it.", c)
+	last := named("close", tool.Destructive, saying("It is <closed>."))
+	last.EndsTurn = true
+	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found")), last}
+	j := &journaltest.Memory{}
+	result := mustRun(t, j, in)
+	if result.Stop != turn.StopToolEnded || result.Text != "It is <closed>." || s.asked() != 1 || result.Record.Decision == nil || result.Data != nil {
+		t.Errorf("result %+v after %d requests, want the tool's text as the answer, and a decision", result, s.asked())
+	}
+	nonce := payloads[tool.Exposure](t, j, journal.ToolsExposed)[0].Nonce
+	want := []model.Message{
+		{Role: model.RoleUser, Content: "Close it."},
+		{Role: model.RoleAssistant, Content: "I close it.", ToolCalls: []model.ToolCall{call("c1", "find"), call("c2", "close")}},
+		{Role: model.RoleTool, Content: toolOutput(nonce, "found"), ToolCallID: "c1"},
+		{Role: model.RoleTool, Content: toolOutput(nonce, "It is <closed>."), ToolCallID: "c2"},
+		{Role: model.RoleAssistant, Content: "It is <closed>."},
+	}
+	if diff := cmp.Diff(want, history(t, j)[0].Messages); diff != "" {
+		t.Errorf("later Turns are told of the answer as of any other: -want +got:\n%s", diff)
+	}
+	in.Epoch, in.Preparation = 2, gone(t)
+	end := len(entries(t, j, "uid")) - 1
+	if again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, end), in); again.Stop != turn.StopToolEnded || again.Text != result.Text || s.asked() != 1 {
+		t.Errorf("the run that found the call ended = %+v, want the same answer", again)
+	}
+}
+
+const parcel = `{"type":"object","properties":{"order":{"type":"integer"}},"required":["order"]}`
+
+func TestStructuredAnswers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		answers []answer
+		change  func(*turn.Input)
+		stop    turn.Stop
+		text    string
+		data    string
+		steps   int
+	}{
+		"fits":          {"the data is the answer, without white space", []answer{says("{\n \"order\": 7}")}, nil, turn.StopCompleted, "{\n \"order\": 7}", `{"order":7}`, 1},
+		"in a block":    {"a code block is no part of it", []answer{says("```json\n{\"order\":7}\n```")}, nil, turn.StopCompleted, "```json\n{\"order\":7}\n```", `{"order":7}`, 1},
+		"at last":       {"it is sent back", []answer{says("Seven."), says(`{"order":"7"}`), says(`{"order":7}`)}, nil, turn.StopCompleted, `{"order":7}`, `{"order":7}`, 3},
+		"never":         {"at most twice; the text is kept", []answer{says("Seven.")}, nil, turn.StopOutputInvalid, "Seven.", "", 3},
+		"not asked for": {"JSON alone is a text", []answer{says(`{"order":7}`)}, func(in *turn.Input) { in.Output = nil }, turn.StopCompleted, `{"order":7}`, "", 1},
+		"out of steps": {
+			"the best answer fits as well",
+			[]answer{asks("find", "{}"), says(`{"order":7}`)},
+			func(in *turn.Input) { in.Limits.MaxSteps = 1 }, turn.StopMaxSteps, `{"order":7}`, `{"order":7}`, 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := candidate("p0", 1, tc.answers...)
+			in := inTalk("uid", "Which order?", c)
+			in.Output = json.RawMessage(parcel)
+			if tc.change != nil {
+				tc.change(&in)
+			}
+			j := &journaltest.Memory{}
+			result := mustRun(t, j, in)
+			if result.Stop != tc.stop || result.Text != tc.text || string(result.Data) != tc.data || result.Counts.Steps != tc.steps || result.Answer != nil {
+				t.Errorf("result %+v with data %s, want %s, %q and %s after %d steps: %s", result, result.Data, tc.stop, tc.text, tc.data, tc.steps, tc.reason)
+			}
+			if (result.Record.Decision == nil) != (tc.stop == turn.StopOutputInvalid) {
+				t.Errorf("decision %+v: what does not fit is no answer", result.Record.Decision)
+			}
+			messages := history(t, j)[0].Messages
+			if tc.stop == turn.StopOutputInvalid && len(messages) != 0 {
+				t.Errorf("later Turns are told %+v, want nothing without an answer", messages)
+			}
+			for _, m := range messages {
+				if m.Role == model.RoleUser && m.Content != "Which order?" || m.Content == "Seven." {
+					t.Errorf("later Turns are told of a draft that was not accepted: %+v", m)
+				}
+			}
+		})
+	}
+}
+
+func TestALargeStructuredAnswer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		bytes    int // of the data
+		pad      string
+		artifact string
+	}{
+		"just so": {"a status holds it, but not the text, in which quotes take two bytes", 32 << 10, "", "answer.txt"},
+		"spaced":  {"nor a text with much white space", 100, strings.Repeat(" ", 40_000), "answer.txt"},
+		"beyond":  {"an artifact has the data", 32<<10 + 1, "  ", "answer.json"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data := `{"order":1,"note":"` + strings.Repeat("x", tc.bytes-len(`{"order":1,"note":""}`)) + `"}`
+			text := tc.pad + data
+			c, _ := candidate("p0", 1, says(text))
+			in := input(c)
+			in.Output = json.RawMessage(parcel)
+			j := &journaltest.Memory{}
+			result := mustRun(t, j, in)
+			if result.Answer == nil || result.Answer.Name != tc.artifact || (result.Data == nil) != (tc.artifact == "answer.json") || result.Text != text {
+				t.Fatalf("the answer is %+v with %d bytes of data, want %s: %s", result.Answer, len(result.Data), tc.artifact, tc.reason)
+			}
+			a, err := j.Artifact(t.Context(), "uid", result.Answer.SHA256)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := text
+			if tc.artifact == "answer.json" {
+				want = data
+			}
+			if content, err := a.Content(); err != nil || string(content) != want || result.Answer.Bytes != int64(len(want)) {
+				t.Errorf("the artifact has %d bytes (error %v), want %d", len(content), err, len(want))
+			}
+		})
+	}
+}
+
+func TestASchemaThatIsNone(t *testing.T) {
+	for _, only := range []bool{false, true} {
+		c, s := candidate("p0", 1, says("never asked"))
+		in := input(c)
+		in.PrepareOnly, in.Output = only, json.RawMessage(`{"type":"strong"}`)
+		in.Preparation = gone(t)
+		result := mustRun(t, &journaltest.Memory{}, in)
+		if result.Stop != turn.StopPreparationError || !strings.HasPrefix(result.Message, "Turn spec.output.schema: ") || s.asked() != 0 {
+			t.Errorf("result %+v after %d requests, want the field that is wrong", result, s.asked())
+		}
+	}
+}
+
+// TestReflection is of every second Turn of a Session; one without a Session is a first one.
+func TestReflection(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		every   int
+		session bool
+		before  int // Turns of the Session
+		want    bool
+	}{
+		"never":          {"nobody asked for it", 0, true, 1, false},
+		"first of two":   {"1 is no multiple of 2", 2, true, 0, false},
+		"second of two":  {"2 is", 2, true, 1, true},
+		"third of two":   {"3 is not", 2, true, 2, false},
+		"each":           {"each is", 1, true, 2, true},
+		"alone, each":    {"its number is 1", 1, false, 0, true},
+		"alone, of two":  {"its number is 1", 2, false, 0, false},
+		"fourth of four": {"4 is", 4, true, 3, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			for i := range tc.before {
+				c, _ := candidate("p0", 1, says("Yes."))
+				mustRun(t, j, inTalk(fmt.Sprintf("before-%d", i), "Is it?", c))
+			}
+			c, s := candidate("p0", 1, says("A draft."), says("Better."))
+			in := inTalk("uid", "What is it?", c)
+			in.ReflectEvery = tc.every
+			if !tc.session {
+				in.Session = nil
+			}
+			result := mustRun(t, j, in)
+			text, requests, reflections := "A draft.", 1, 0
+			if tc.want {
+				text, requests, reflections = "Better.", 2, 1
+			}
+			if result.Text != text || s.asked() != requests || result.Counts.Reflections != reflections || result.Counts.Steps != 1 || result.Counts.ModelRequests != requests {
+				t.Errorf("%q after %d requests, counts %+v, want %q after %d: %s", result.Text, s.asked(), result.Counts, text, requests, tc.reason)
+			}
+			if want := int64(1000 * requests); result.Record.Usage.InputTokens != want || result.Spent[0].Usage.InputTokens != want {
+				t.Errorf("usage %+v and %+v, want %d tokens: a check is paid for as well", result.Record.Usage, result.Spent, want)
+			}
+			if tc.session {
+				said := history(t, j)[tc.before].Messages
+				if last := said[len(said)-1]; len(said) != 2 || last.Content != text {
+					t.Errorf("later Turns are told %+v, want the answer alone", said)
+				}
+			}
+		})
+	}
+}
+
+// TestAReflectingTurnStaysOne goes on when others have been added to its Session, or it is gone.
+func TestAReflectingTurnStaysOne(t *testing.T) {
+	from := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, says("A draft."), says("Better."))
+	in := inTalk("uid", "What is it?", c)
+	in.ReflectEvery = 1
+	mustRun(t, from, in)
+	c, s := candidate("p0", 1, says("A draft."), says("Better."))
+	in = inTalk("uid", "What is it?", c)
+	in.ReflectEvery, in.Epoch = 1, 2
+	j := copyOf(t, from, &journaltest.Memory{}, 5)
+	for i := range 2 {
+		other, _ := candidate("p0", 1, says("Yes."))
+		mustRun(t, j, inTalk(fmt.Sprintf("other-%d", i), "Is it?", other))
+	}
+	in.ReflectEvery = 2
+	if mustRun(t, j, in); s.asked() != 1 {
+		t.Errorf("%d requests, want one: the Turn was the first when it began, and it is the third only by now", s.asked())
+	}
+}
+
+func TestCallsOfAResult(t *testing.T) {
+	hostile := model.ToolCall{ID: strings.Repeat("é", 200) + "\x00", Name: "no\u202esuch\n" + strings.Repeat("x", 100), Arguments: "{}"}
+	var many []model.ToolCall
+	for i := range 60 {
+		many = append(many, call(fmt.Sprintf("m%d", i), "find"))
+	}
+	many = append(many, hostile, model.ToolCall{ID: "dump", Name: "dump", Arguments: "{}"})
+	c, _ := candidate("p0", 1, answer{reply: calls("", many...)}, says("Done."))
+	in := input(c)
+	in.Limits.MaxToolCalls = 100
+	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found")), named("dump", tool.ReadOnly, saying(long))}
+	result := mustRun(t, &journaltest.Memory{}, in)
+	got := untimed(result.Calls)
+	if len(got) != turn.MaxCalls || got[0].CallID != "m12" || result.Counts.ToolCalls != 61 {
+		t.Fatalf("%d calls from %+v on, want the newest %d of 61 that were made", len(got), got[0], turn.MaxCalls)
+	}
+	want := []turn.CallRecord{
+		{CallID: "m59", Name: "find", Step: 1, Outcome: loop.Succeeded, Bytes: 5},
+		{CallID: strings.Repeat("é", 128), Name: "nosuch\n" + strings.Repeat("x", 57), Step: 1, Outcome: loop.Refused},
+		{CallID: "dump", Name: "dump", Step: 1, Outcome: loop.Succeeded, Bytes: int64(len(long)), Artifact: "call-1-62"},
+	}
+	if diff := cmp.Diff(want, got[47:]); diff != "" {
+		t.Errorf("the last calls: -want +got:\n%s", diff)
+	}
+}
+
+// deciding answers each question with a decision, once it was asked so often.
+func deciding(after int, approved bool) func(context.Context, loop.Approval) (*loop.Decision, error) {
+	return func(_ context.Context, a loop.Approval) (*loop.Decision, error) {
+		if after--; after >= 0 {
+			return nil, nil
+		}
+		return &loop.Decision{Step: a.Step, CallID: a.CallID, Approved: approved, By: "alice", Reason: "because"}, nil
+	}
+}
+
+func TestAParkedTurn(t *testing.T) {
+	for name, approved := range map[string]bool{"approved": true, "denied": false} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("p0", 1, answer{reply: calls("I send it.", call("c1", "find"), call("c2", "send"))}, says("Done."))
+			in := input(c)
+			in.Limits.ApprovalTimeout = time.Hour
+			sent := 0
+			send := named("send", tool.Destructive, func(context.Context, tool.Call) (tool.Result, error) {
+				sent++
+				return tool.Result{Content: "sent"}, nil
+			})
+			send.RequiresApproval = true
+			in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found")), send}
+			in.Decide = deciding(1, approved)
+			var told []turn.Progress
+			in.Progress = func(p turn.Progress) { told = append(told, p) }
+			j := &journaltest.Memory{}
+			result, err := engine(j).Run(t.Context(), in)
+			parked, ok := asParked(err)
+			if result != nil || !ok || len(parked.Approvals) != 1 || parked.Approvals[0].CallID != "c2" || sent != 0 {
+				t.Fatalf("Run = %+v, %v after %d calls; want it parked for the approval", result, err, sent)
+			}
+			waiting := []turn.CallRecord{{CallID: "c1", Name: "find", Step: 1, Outcome: loop.Succeeded, Bytes: 5}, {CallID: "c2", Name: "send", Step: 1}}
+			if diff := cmp.Diff(waiting, untimed(told[len(told)-1].Calls)); diff != "" {
+				t.Errorf("the calls of a parked Turn: -want +got:\n%s", diff)
+			}
+			in.Epoch, in.Preparation = 2, gone(t)
+			result = mustRun(t, j, in)
+			want := turn.CallRecord{CallID: "c2", Name: "send", Step: 1, Outcome: loop.Succeeded, Bytes: 4, DecidedBy: "alice"}
+			made := 1
+			if !approved {
+				want.Outcome, want.Bytes, made = loop.Refused, 0, 0
+			}
+			if diff := cmp.Diff(want, untimed(result.Calls)[1]); diff != "" || sent != made || result.Text != "Done." || s.asked() != 2 {
+				t.Errorf("result %+v after %d calls and %d requests: the call: -want +got:\n%s", result, sent, s.asked(), diff)
+			}
+		})
+	}
+}
+
+// TestARunThatWasForNothing tells nobody anything.
+func TestARunThatWasForNothing(t *testing.T) {
+	c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "ask"))}, says("Done."))
+	in := input(c)
+	told := 0
+	in.Progress = func(turn.Progress) { told++ }
+	in.Tools = []tool.Tool{named("ask", tool.Idempotent, func(context.Context, tool.Call) (tool.Result, error) {
+		return tool.Result{}, &tool.Pending{Turn: "child"}
+	})}
+	j := &journaltest.Memory{}
+	for epoch := range 3 {
+		in.Epoch = int64(epoch + 1)
+		_, err := engine(j).Run(t.Context(), in)
+		if parked, ok := asParked(err); !ok || !cmp.Equal(parked.Turns, []string{"child"}) {
+			t.Fatalf("Run: %v, want it parked for the sub-agent", err)
+		}
+		if (told > 0) != (epoch == 0) {
+			t.Errorf("run %d has told of progress %d times, want only the first to do so", epoch+1, told)
+		}
+		told = 0
+	}
+}
+
+func TestSubAgents(t *testing.T) {
+	usd := func(amount string) *model.Cost {
+		return &model.Cost{Amount: decimal.RequireFromString(amount), Currency: "USD"}
+	}
+	used := model.Usage{InputTokens: 50, OutputTokens: 5}
+	for name, tc := range map[string]struct {
+		reason string
+		costs  []*model.Cost
+		want   *finalize.Cost
+		total  *finalize.Cost // of the Session
+		known  string
+	}{
+		"one":            {"it counts for the Session as well", []*model.Cost{usd("0.01")}, &finalize.Cost{Amount: "0.01", Currency: "USD"}, &finalize.Cost{Amount: "0.014", Currency: "USD"}, "0.014"},
+		"two":            {"they add up", []*model.Cost{usd("0.01"), usd("0.02")}, &finalize.Cost{Amount: "0.03", Currency: "USD"}, &finalize.Cost{Amount: "0.034", Currency: "USD"}, "0.034"},
+		"one unpriced":   {"a cost that is not whole is none", []*model.Cost{usd("0.01"), nil}, nil, nil, "0.014"},
+		"another's coin": {"nor is there a sum of two currencies", []*model.Cost{{Amount: decimal.NewFromInt(1), Currency: "EUR"}}, &finalize.Cost{Amount: "1", Currency: "EUR"}, nil, "1.004"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked []model.ToolCall
+			for i := range tc.costs {
+				asked = append(asked, call(fmt.Sprintf("c%d", i), "helper"))
+			}
+			c, _ := candidate("p0", 1, answer{reply: calls("", asked...)}, says("Done."))
+			in := inTalk("uid", "Ask them.", c)
+			n := 0
+			in.Tools = []tool.Tool{named("helper", tool.Idempotent, func(context.Context, tool.Call) (tool.Result, error) {
+				n++
+				return tool.Result{Content: "helped", Spent: &tool.Spent{Turn: fmt.Sprintf("child-%d", n), Usage: used, Cost: tc.costs[n-1]}}, nil
+			})}
+			result := mustRun(t, &journaltest.Memory{}, in)
+			usage := model.Usage{InputTokens: int64(50 * n), OutputTokens: int64(5 * n)}
+			if diff := cmp.Diff(&turn.SubAgents{Usage: usage, Cost: tc.want}, result.SubAgents); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if own := (model.Usage{InputTokens: 2000, OutputTokens: 200}); result.Record.Usage != own || result.Record.Cost.Amount != "0.004" {
+				t.Errorf("the Turn's own usage is %+v and cost %+v, want %+v and 0.004", result.Record.Usage, result.Record.Cost, own)
+			}
+			if got := result.Session.Totals; got.Usage != usage.Add(result.Record.Usage) || !cmp.Equal(got.Cost, tc.total) || got.KnownCost.String() != tc.known {
+				t.Errorf("the Session has %+v, want %+v, %s known, with what the sub-agents took", got, tc.total, tc.known)
+			}
+			if result.Calls[0].Turn != "child-1" {
+				t.Errorf("calls %+v, want the name of the child's Turn", result.Calls)
+			}
+		})
+	}
+}
+
+// TestProgress is told after each step and each call.
+func TestProgress(t *testing.T) {
+	c, _ := candidate("p0", 2, fails(model.Overloaded), asks("find", `{}`), says("Done."))
+	in := input(c)
+	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
+	var told []turn.Progress
+	in.Progress = func(p turn.Progress) { told = append(told, p) }
+	mustRun(t, &journaltest.Memory{}, in)
+	for i := range told {
+		untimed(told[i].Calls)
+	}
+	asked := turn.CallRecord{CallID: "c1", Name: "find", Step: 1}
+	done := asked
+	done.Outcome, done.Bytes = loop.Succeeded, 5
+	want := []turn.Progress{
+		{Counts: turn.Counts{Steps: 1, ModelRequests: 2, ModelRetries: 1}, Calls: []turn.CallRecord{asked}},
+		{Counts: turn.Counts{Steps: 1, ModelRequests: 2, ModelRetries: 1, ToolCalls: 1}, Calls: []turn.CallRecord{done}},
+		{Counts: turn.Counts{Steps: 2, ModelRequests: 3, ModelRetries: 1, ToolCalls: 1}, Calls: []turn.CallRecord{done}},
+	}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

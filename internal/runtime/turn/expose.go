@@ -1,0 +1,62 @@
+package turn
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// expose chooses the tools of the Turn, once: what it has is the same for its whole life. The journal is told with what is
+// written next.
+func (r *run) expose(ctx context.Context, message string) error {
+	if r.past.exposure != nil || r.exposure != nil {
+		return nil
+	}
+	var x tool.Exposure
+	if r.in.Toolbox != nil {
+		offers, err := r.in.Toolbox.Offers(ctx)
+		if err != nil {
+			return fmt.Errorf("failed to find out which tools there are: %w", err)
+		}
+		reserved := tool.Reserved()
+		for _, t := range r.in.Tools {
+			reserved = append(reserved, t.Name)
+		}
+		selection := r.in.Selection
+		if selection.Query == "" {
+			selection.Query = message
+		}
+		x = tool.Choose(offers, reserved, selection)
+	}
+	x.Nonce = rand.Text()
+	r.exposure = &x
+	r.pending = append(r.pending, journal.Record{Kind: journal.ToolsExposed, Payload: x})
+	return nil
+}
+
+// exposed is what the Turn has of tools; nothing before that was found out.
+func (r *run) exposed() tool.Exposure {
+	switch {
+	case r.past.exposure != nil:
+		return *r.past.exposure // as it comes back from the journal: a resumed run has the same
+	case r.exposure != nil:
+		return *r.exposure
+	}
+	return tool.Exposure{}
+}
+
+// bound is a tool of the exposure that can be called.
+func (r *run) bound(t tool.Tool) tool.Tool {
+	if r.in.Toolbox != nil {
+		t.Caller = r.in.Toolbox.Caller(t.Source)
+	}
+	if t.Caller == nil {
+		t.Caller = tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+			return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("there is nothing any more that could call %q", t.Name)}
+		})
+	}
+	return t
+}

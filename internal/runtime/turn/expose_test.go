@@ -1,0 +1,215 @@
+package turn_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// box is a toolbox of one server; each of its tools says where it is from and what it was given.
+type box struct {
+	offers []tool.Offer
+	err    error
+	asked  int
+	// do makes the calls instead, by the name of the tool at its server; nil for none.
+	do map[string]tool.CallerFunc
+}
+
+// Offers returns the offers.
+func (b *box) Offers(context.Context) ([]tool.Offer, error) {
+	b.asked++
+	return b.offers, b.err
+}
+
+// Caller returns what calls a tool.
+func (b *box) Caller(s tool.Source) tool.Caller {
+	if do := b.do[s.Name]; do != nil {
+		return do
+	}
+	return tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) {
+		return tool.Result{Content: fmt.Sprintf("%s/%s of %s: %s", s.Server, s.Name, c.IdempotencyKey, c.Arguments)}, nil
+	})
+}
+
+// server is a toolbox with an offer of tools that take anything.
+func server(name string, tools ...tool.Tool) *box {
+	return &box{offers: []tool.Offer{{Server: name, Tools: tools}}}
+}
+
+func remote(name, description string, effect tool.Effect) tool.Tool {
+	return tool.Tool{Tool: prompt.Tool{Name: name, Description: description}, Effect: effect, Schema: json.RawMessage(`{"type":"object"}`)}
+}
+
+// offered are the names of the tools that a request offers.
+func offered(s *script, request int) []string {
+	var names []string
+	for _, t := range s.requests[request].Tools {
+		names = append(names, t.Name)
+	}
+	return names
+}
+
+func TestToolsOfAToolbox(t *testing.T) {
+	c, s := candidate("p0", 1, asks("web_find", `{"n":1}`), says("Done."))
+	in := input(c)
+	b := server("web", remote("find", "Finds.", tool.ReadOnly), remote("read.page", "Reads a page.", tool.ReadOnly), remote("news", "What is new in the world.", tool.ReadOnly))
+	b.offers[0].Tools = append(b.offers[0].Tools, tool.Tool{Tool: prompt.Tool{Name: "odd"}, Schema: json.RawMessage(`7`)})
+	in.Toolbox, in.Selection = b, tool.Selection{Most: 2, Semantic: true, Pinned: []string{"web_find"}}
+	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("never called"))}
+	j := &journaltest.Memory{}
+	result, err := engine(j).Run(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"find", "web_find", "news", "read_artifact"}, offered(s, 0)); diff != "" {
+		t.Errorf("the model was offered those that it was given, the pinned one and that which fits its message: -want +got:\n%s", diff)
+	}
+	if result.ToolsLeftOut != 1 || result.Preparation.ToolCount != 4 || b.asked != 1 {
+		t.Errorf("%d left out, a count of %d, the toolbox asked %d times; want 1, 4 and once", result.ToolsLeftOut, result.Preparation.ToolCount, b.asked)
+	}
+	messages := s.requests[1].Messages
+	if got, want := messages[len(messages)-1].Content, fenced(t, j, `web/find of uid/1/c1: {"n":1}`); got != want {
+		t.Errorf("the model was told %q, want %q", got, want)
+	}
+	x := payloads[tool.Exposure](t, j, journal.ToolsExposed)
+	if len(x) != 1 || len(x[0].Nonce) < 20 || !cmp.Equal(x[0].Unusable, []string{"odd"}) || x[0].LeftOut != 1 {
+		t.Errorf("the journal has %+v, want one entry with a nonce and what is left out", x)
+	}
+	if !strings.Contains(s.requests[0].Messages[0].Content, "- news: What is new in the world.") {
+		t.Errorf("the prompt says nothing of the tool:\n%s", s.requests[0].Messages[0].Content)
+	}
+}
+
+// TestAResumedTurnHasTheSameTools goes on after each entry; its agent has other tools by then.
+func TestAResumedTurnHasTheSameTools(t *testing.T) {
+	from := &journaltest.Memory{}
+	c, first := candidate("p0", 1, asks("find", `{}`), says("Done."))
+	in := input(c)
+	in.Toolbox, in.Selection = server("web", remote("find", "Finds.", tool.ReadOnly), remote("other", "", "")), tool.Selection{Most: 9}
+	whole := mustRun(t, from, in)
+	nonce := payloads[tool.Exposure](t, from, journal.ToolsExposed)[0].Nonce
+	for n := 5; n < len(entries(t, from, "uid")); n++ {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			answers := []answer{asks("find", `{}`), says("Done.")}
+			if n >= 7 {
+				answers = answers[1:]
+			}
+			c, s := candidate("p0", 9, answers...)
+			in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, gone(t)
+			changed := server("web", remote("changed", "", ""))
+			changed.do = map[string]tool.CallerFunc{"find": func(context.Context, tool.Call) (tool.Result, error) {
+				return tool.Result{Content: "web/find of uid/1/c1: {}"}, nil
+			}}
+			in.Toolbox = changed
+			j := copyOf(t, from, &journaltest.Memory{}, n)
+			result := mustRun(t, j, in)
+			if result.Text != whole.Text || changed.asked != 0 {
+				t.Errorf("the result is %+v and the toolbox was asked %d times, want that of the whole Turn, and never", result, changed.asked)
+			}
+			for i, r := range s.requests {
+				if diff := cmp.Diff(first.requests[0].Tools, r.Tools); diff != "" {
+					t.Errorf("request %d offers other tools: -first +resumed:\n%s", i, diff)
+				}
+				if last := r.Messages[len(r.Messages)-1].Content; strings.Contains(last, "web/find") && !strings.Contains(last, nonce) {
+					t.Errorf("the output is fenced with another nonce: %s", last)
+				}
+			}
+			if got := payloads[tool.Exposure](t, j, journal.ToolsExposed); len(got) != 1 {
+				t.Errorf("tools were exposed %d times, want once", len(got))
+			}
+		})
+	}
+	in.Toolbox = nil
+	c, s := candidate("p0", 1, says("Done."))
+	in.Chain, in.Epoch = []loop.Candidate{c}, 2
+	mustRun(t, copyOf(t, from, &journaltest.Memory{}, 7), in)
+	if messages := s.requests[0].Messages; !strings.HasPrefix(messages[len(messages)-1].Content, "error (unavailable): ") {
+		t.Errorf("without a toolbox the model was told %q, want that the tool is out of reach", messages[len(messages)-1].Content)
+	}
+}
+
+func TestAToolboxThatFails(t *testing.T) {
+	broken := errors.New("the API server is away")
+	for _, only := range []bool{false, true} {
+		c, s := candidate("p0", 1, says("never asked"))
+		in := input(c)
+		in.Toolbox, in.PrepareOnly = &box{err: broken}, only
+		j := &journaltest.Memory{}
+		result, err := engine(j).Run(t.Context(), in)
+		if result != nil || !errors.Is(err, broken) || s.asked() != 0 || len(kinds(t, j)) != 0 {
+			t.Errorf("Run = %+v, %v with %v in the journal; want the error and nothing recorded: a later run may have more luck", result, err, kinds(t, j))
+		}
+	}
+}
+
+// slowBox never answers.
+type slowBox struct{ box }
+
+func (*slowBox) Offers(ctx context.Context) ([]tool.Offer, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestAToolboxIsBoundedByTheTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := candidate("p0", 1, says("never asked"))
+		in := input(c)
+		in.Toolbox = &slowBox{}
+		if result := mustRun(t, &journaltest.Memory{}, in); result.Stop != turn.StopDeadline {
+			t.Errorf("the Turn ended with %s, want %s", result.Stop, turn.StopDeadline)
+		}
+	})
+}
+
+// TestAPreparedTurnIsExposed shows the prompt as a run would have it, and calls nothing.
+func TestAPreparedTurnIsExposed(t *testing.T) {
+	c, _ := candidate("p0", 1, says("never asked"))
+	in := input(c)
+	pack := remote("pack", "", tool.ReadOnly)
+	pack.Role = tool.ContextPack
+	b := server("web", remote("find", "Finds.", tool.ReadOnly), remote("more", "", ""), pack)
+	b.do = map[string]tool.CallerFunc{"pack": func(context.Context, tool.Call) (tool.Result, error) {
+		t.Error("the context pack was called")
+		return tool.Result{}, nil
+	}}
+	in.PrepareOnly, in.Toolbox, in.Selection = true, b, tool.Selection{Most: 1}
+	j := &journaltest.Memory{}
+	result := mustRun(t, j, in)
+	if result.Stop != turn.StopPrepared || result.Preparation.ToolCount != 2 || result.ToolsLeftOut != 1 {
+		t.Errorf("result %+v, want a prompt with the tool and read_artifact, and one left out", result)
+	}
+	in.Epoch, in.Toolbox, in.Preparation = 2, &box{err: errors.New("never asked")}, gone(t)
+	if again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, 4), in); again.Preparation.RenderHash != result.Preparation.RenderHash || again.ToolsLeftOut != 1 {
+		t.Errorf("the resumed run prepared %+v, want the same", again)
+	}
+}
+
+// TestTheHashOfThePromptIsThatOfItsTools tells sets of tools apart, and nothing else.
+func TestTheHashOfThePromptIsThatOfItsTools(t *testing.T) {
+	hash := func(b turn.Toolbox) string {
+		c, _ := candidate("p0", 1, says("Done."))
+		in := input(c)
+		in.Toolbox, in.Selection = b, tool.Selection{Most: 9}
+		return mustRun(t, &journaltest.Memory{}, in).Preparation.RenderHash
+	}
+	one := hash(server("a", remote("x", "Does it.", "")))
+	if again := hash(server("a", remote("x", "Does it.", ""))); again != one {
+		t.Errorf("two Turns with the same tools have the hashes %s and %s: no cache would hold", one, again)
+	}
+	if other := hash(server("a", remote("x", "Does it otherwise.", ""))); other == one {
+		t.Error("another tool has the same hash")
+	}
+}

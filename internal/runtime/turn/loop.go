@@ -1,0 +1,156 @@
+package turn
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// outcome tells the story: prepare, loop, finalize.
+func (r *run) outcome(ctx context.Context) (*Result, error) {
+	select {
+	case <-r.in.Cancel:
+		return r.finalize(StopCancelled, "the turn was cancelled")
+	default:
+	}
+	if err := r.compile(); err != nil {
+		return r.stopped(err)
+	}
+	start := r.startOfChain()
+	if r.in.PrepareOnly {
+		if _, err := r.prepare(ctx, r.in.Chain[start]); err != nil {
+			return r.stopped(err)
+		}
+		return r.finalize(StopPrepared, "the prompt was prepared; no model was asked")
+	}
+	end, err := r.loop(ctx, start)
+	if err != nil {
+		return r.stopped(err)
+	}
+	last := r.past.loop.LastStep()
+	switch {
+	case end.Reason == loop.ToolEnded:
+		return r.finalize(StopToolEnded, end.Message)
+	case end.Reason == loop.OverBudget:
+		return r.finalize(StopBudget, end.Message)
+	case last.Reply.FinishReason == model.FinishLength:
+		return r.finalize(StopMaxOutputTokens, cutOff(last))
+	case end.Reason == loop.OutputInvalid:
+		return r.finalize(StopOutputInvalid, end.Message)
+	case end.Reason == loop.OutOfSteps:
+		return r.finalize(StopMaxSteps, end.Message)
+	}
+	return r.finalize(StopCompleted, end.Message)
+}
+
+// compile makes the form of the answer, if one is asked for.
+func (r *run) compile() (err error) {
+	if len(r.in.Output) == 0 {
+		return nil
+	}
+	if r.output, err = schema.Compile(r.in.Output); err != nil {
+		return endsTurn(invalid.Field("Turn spec.output.schema", "%s", err))
+	}
+	return nil
+}
+
+// loop asks and calls until there is an end. What an earlier run has done is not done again.
+func (r *run) loop(ctx context.Context, start int) (*loop.End, error) {
+	if err := r.setOut(ctx); err != nil {
+		return nil, err
+	}
+	before := len(r.past.loop.Steps)
+	end, err := loop.Run(ctx, loop.Input{
+		TurnUID: r.in.UID, Chain: r.in.Chain, Start: start, Prepare: r.prepare, Tools: r.tools(), Limits: r.in.Limits,
+		Policy: r.in.Policy, Nonce: r.exposed().Nonce, Now: r.engine.Now, Decide: r.in.Decide, Output: r.output,
+		Context: r.in.Context, Reflect: r.reflects(), KeepReasoning: r.in.KeepReasoning,
+		Interrupt: r.in.Interrupt, State: &r.past.loop, Record: r.record, NextSeq: r.log.Next,
+		Abandoned: func() bool { return r.life.Err() != nil },
+	})
+	if _, parked := errors.AsType[*loop.Parked](err); parked && r.wrote {
+		r.tell()
+	}
+	if err == nil && len(r.past.loop.Steps) > before && r.in.HoldAnswer != nil && r.in.HoldAnswer() {
+		return nil, loop.ErrInterrupted
+	}
+	return end, err
+}
+
+// setOut finds out what the Turn has of tools, before the first request. That of a Turn whose messages an older version has made
+// is nothing, but for those that the run has been given.
+func (r *run) setOut(ctx context.Context) error {
+	switch {
+	case r.past.prepared == nil && r.past.input == nil:
+		return r.gather(ctx)
+	case r.past.exposure == nil:
+		return r.record(journal.Record{Kind: journal.ToolsExposed, Payload: tool.Exposure{Nonce: rand.Text()}})
+	}
+	return nil
+}
+
+// reflects says whether the model checks its draft in this Turn. Its number is the one that it had when it began.
+func (r *run) reflects() bool {
+	number := r.number
+	if f := r.past.input; f != nil {
+		number = f.Number
+	}
+	return r.in.ReflectEvery > 0 && number > 0 && number%int64(r.in.ReflectEvery) == 0
+}
+
+// startOfChain is the candidate an earlier run had got to, else the first.
+func (r *run) startOfChain() int {
+	if p := r.past.prepared; p != nil {
+		for i, c := range r.in.Chain {
+			if c.ProviderName == p.Provider && c.Model == p.Model {
+				return i
+			}
+		}
+	}
+	return 0
+}
+
+// stopped turns the error of a run into a result, if it is the end of the Turn.
+func (r *run) stopped(err error) (*Result, error) {
+	if failure, ok := errors.AsType[*preparationError](err); ok {
+		return r.finalize(StopPreparationError, failure.Error())
+	}
+	if failure, ok := errors.AsType[*loop.Error](err); ok {
+		return r.finalize(stopOf(failure.Kind), failure.Message)
+	}
+	if errors.Is(err, errDeadline) {
+		return r.finalize(StopDeadline, r.overdue())
+	}
+	if errors.Is(err, errCancelled) {
+		return r.finalize(StopCancelled, "the turn was cancelled while it ran")
+	}
+	return nil, err
+}
+
+// overdue says that the time is over and, where requests have failed before, why it did not suffice.
+func (r *run) overdue() string {
+	message := fmt.Sprintf("the turn reached its time limit of %s", r.in.Limit)
+	attempts := r.past.loop.Attempts
+	for _, a := range slices.Backward(attempts) {
+		if a.Kind != model.Cancelled {
+			return message + "; the last attempt before failed: " + a.Message
+		}
+	}
+	if len(attempts) > 0 {
+		message += fmt.Sprintf(" while model %q of provider %q worked", attempts[len(attempts)-1].Model, attempts[len(attempts)-1].Provider)
+	}
+	return message + ": raise limits.timeoutSeconds or ask for less"
+}
+
+func cutOff(step *loop.Step) string {
+	return fmt.Sprintf("the model's answer was cut off after %d output tokens: raise the agent's parameters.maxOutputTokens, or ask for a shorter answer",
+		step.Reply.Usage.OutputTokens)
+}
