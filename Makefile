@@ -1,5 +1,5 @@
 # Capstan. `make help` lists what there is. Nothing but Go, git, make and a C compiler is needed: the rest is fetched or
-# built from Go modules, pinned in go.mod and under hack/. The tests want PostgreSQL's server, which is found or installed.
+# built from Go modules, pinned in go.mod and under hack/. The tests want PostgreSQL's server and node, which are found or installed.
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -20,6 +20,9 @@ ASSETS = $$(bash hack/controlplane/get.sh)
 # PostgreSQL's server for tests, unless CAPSTAN_TEST_POSTGRES is the URL of one.
 POSTGRES_BIN = $$([ -n "$${CAPSTAN_TEST_POSTGRES:-}" ] || bash hack/postgres/get.sh)
 
+# The reference MCP server, for tests.
+EVERYTHING = $$(bash hack/everything/get.sh)
+
 ##@ Start here
 
 .PHONY: help
@@ -27,9 +30,9 @@ help: ## Show this list.
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-zA-Z_-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: assets ## One Turn on a real API server, start to end. KEEP=1 leaves it running.
-	@echo "Building bin/manager, bin/capstan and bin/fakemodel" >&2
-	@$(MAKE) -s build-bin/manager build-bin/capstan build-bin/fakemodel build-bin/demo
+demo: assets ## Two Turns on a real API server, start to end, one with tools. KEEP=1 leaves it running.
+	@echo "Building bin/manager, bin/capstan, bin/fakemodel and bin/toolserver" >&2
+	@$(MAKE) -s build-bin/manager build-bin/capstan build-bin/fakemodel build-bin/toolserver build-bin/demo
 	@KUBEBUILDER_ASSETS="$(ASSETS)" exec bin/demo
 
 .PHONY: demo-stop
@@ -42,9 +45,9 @@ demo-stop: ## Stop what `make demo KEEP=1` left running.
 .PHONY: build
 build: build-bin/manager build-bin/capstan ## Build bin/manager and bin/capstan.
 
-PROGRAMS := manager capstan fakemodel demo bench
+PROGRAMS := manager capstan fakemodel toolserver demo bench
 build-bin/manager build-bin/capstan: DIR := cmd
-build-bin/fakemodel build-bin/demo build-bin/bench: DIR := hack
+build-bin/fakemodel build-bin/toolserver build-bin/demo build-bin/bench: DIR := hack
 .PHONY: $(PROGRAMS:%=build-bin/%)
 $(PROGRAMS:%=build-bin/%): build-bin/%:
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/$* ./$(DIR)/$*
@@ -57,9 +60,13 @@ assets: ## Get etcd, kube-apiserver and kubectl: downloaded, else built (once, a
 postgres: ## Find PostgreSQL's server, or install Debian's package (with sudo). CAPSTAN_TEST_POSTGRES=postgres://... does without.
 	@[ -n "$${CAPSTAN_TEST_POSTGRES:-}" ] || bash hack/postgres/get.sh >/dev/null
 
+.PHONY: everything
+everything: ## Get the reference MCP server for the tests: npm's, with Debian's node if there is none (with sudo).
+	@bash hack/everything/get.sh >/dev/null
+
 .PHONY: test
-test: assets postgres ## Run all tests, with the race detector, against real servers. ARGS='-run X' and PKG=./x narrow it.
-	KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" CGO_ENABLED=1 go test -race -timeout 20m $(ARGS) $(or $(PKG),./...)
+test: assets postgres everything ## Run all tests, with the race detector, against real servers. ARGS='-run X' and PKG=./x narrow it.
+	KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" CAPSTAN_MCP_EVERYTHING="$(EVERYTHING)" CGO_ENABLED=1 go test -race -timeout 20m $(ARGS) $(or $(PKG),./...)
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz test for 30 s, or as long or as often as FUZZTIME says (5m, 2000x).

@@ -11,6 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/secrets"
 )
 
 // Lazy returns the provider of an object, which reads its Secrets when it is asked: a Turn that never gets to it reads
@@ -29,7 +30,7 @@ func (l lazy) Generate(ctx context.Context, req model.Request) (model.Reply, err
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 5*time.Second
 	p, err := backoff.Retry(ctx, func() (*openai.Provider, error) {
 		p, err := l.cache.Get(ctx, l.object)
-		if err != nil && !isAway(err) {
+		if err != nil && !secrets.IsAway(err) {
 			err = backoff.Permanent(err)
 		}
 		return p, err

@@ -4,19 +4,17 @@ package providers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/secrets"
 )
 
 // secretTTL is how long a credential is used before its Secret is read again.
@@ -26,23 +24,16 @@ const secretTTL = 10 * time.Second
 const secretTimeout = 10 * time.Second
 
 // SecretReader reads a Secret. A Secret that does not exist is an error that apierrors.IsNotFound knows.
-type SecretReader func(ctx context.Context, key types.NamespacedName) (*corev1.Secret, error)
+type SecretReader = secrets.Reader
 
 // SecretError is a Secret that is missing, or lacks what a provider needs of it.
-type SecretError struct {
-	// Secret and Key that are wanted.
-	Secret, Key string
-	// Reason says what is wrong and what to do.
-	Reason string
-}
-
-// Error returns the reason.
-func (e *SecretError) Error() string { return e.Reason }
+type SecretError = secrets.Error
 
 // Cache holds the providers that are in use. It is safe for concurrent use.
 type Cache struct {
 	secrets SecretReader
 	now     func() time.Time
+	policy  *netpolicy.Policy
 
 	mu      sync.Mutex
 	entries map[types.NamespacedName]*entry
@@ -53,14 +44,15 @@ type entry struct {
 	lock     chan struct{} // holds one token while somebody has the lock
 	provider *openai.Provider
 	config   openai.Config
+	bundle   string // of certificate authorities, in PEM
 	uid      types.UID
 	version  int64
 	read     time.Time
 }
 
-// NewCache returns an empty cache.
-func NewCache(secrets SecretReader, now func() time.Time) *Cache {
-	return &Cache{secrets: secrets, now: now, entries: map[types.NamespacedName]*entry{}}
+// NewCache returns an empty cache of providers that connect to what a policy allows; a nil policy is the built-in table.
+func NewCache(secrets SecretReader, now func() time.Time, policy *netpolicy.Policy) *Cache {
+	return &Cache{secrets: secrets, now: now, policy: policy, entries: map[types.NamespacedName]*entry{}}
 }
 
 // Get returns the provider of an object, with credentials at most 10 s old, or older ones while the API server is away. It returns a *SecretError if they are not to
@@ -93,34 +85,28 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	}
 	bounded, cancel := context.WithTimeout(ctx, secretTimeout)
 	defer cancel()
-	config, err := c.config(bounded, p)
-	if err != nil && ttl > 0 && isAway(err) && e.provider != nil && e.uid == p.UID && e.version == p.Generation {
+	config, bundle, err := c.config(bounded, p)
+	if err != nil && ttl > 0 && secrets.IsAway(err) && e.provider != nil && e.uid == p.UID && e.version == p.Generation {
 		e.read = c.now() // the credentials of before serve while the API server is away; it is asked again in a while
 		return e.provider, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	if e.provider == nil || !reflect.DeepEqual(config, e.config) {
+	if e.provider == nil || bundle != e.bundle || !reflect.DeepEqual(config, e.config) {
+		trusting := config // with what cannot be compared
+		if bundle != "" {
+			if trusting.Roots, err = netpolicy.Roots([]byte(bundle)); err != nil {
+				return nil, fmt.Errorf("failed to read the CA bundle of provider %q: %w", p.Name, err)
+			}
+		}
 		if e.provider != nil {
 			e.provider.Close()
 		}
-		e.provider, e.config = openai.New(config), config
+		e.provider, e.config, e.bundle = openai.New(trusting), config, bundle
 	}
 	e.uid, e.version, e.read = p.UID, p.Generation, c.now()
 	return e.provider, nil
-}
-
-// isAway reports whether a Secret could not be read because the API server gave no answer, or none that will last.
-func isAway(err error) bool {
-	if _, ok := errors.AsType[*SecretError](err); ok {
-		return false
-	}
-	if _, answered := errors.AsType[*apierrors.StatusError](err); !answered {
-		return true
-	}
-	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
-		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
 }
 
 // Forget drops the provider of an object that is gone.
@@ -170,57 +156,28 @@ func (c *Cache) Close() {
 	}
 }
 
-func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (openai.Config, error) {
-	cfg := openai.Config{
-		Name: p.Name, BaseURL: p.Spec.BaseURL,
+// config returns how to reach an endpoint, but for its CA bundle, which is in PEM.
+func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg openai.Config, bundle string, err error) {
+	cfg = openai.Config{
+		Name: p.Name, BaseURL: p.Spec.BaseURL, Policy: c.policy,
 		ConnectTimeout: time.Duration(p.Spec.Timeouts.ConnectSeconds) * time.Second,
 		IdleTimeout:    time.Duration(p.Spec.Timeouts.IdleSeconds) * time.Second,
 	}
-	var err error
 	if ref := p.Spec.CredentialsRef; ref != nil {
 		cfg.CredentialsFrom = fmt.Sprintf("key %q of Secret %q in namespace %q", ref.Key, ref.Name, p.Namespace)
-		if cfg.APIKey, err = c.value(ctx, p.Namespace, *ref); err != nil {
-			return cfg, err
+		if cfg.APIKey, err = c.secrets.Header(ctx, p.Namespace, *ref); err != nil {
+			return cfg, "", err
 		}
 	}
-	for _, h := range p.Spec.Headers {
-		value := ""
-		switch {
-		case h.Value != nil:
-			value = *h.Value
-		case h.ValueFrom != nil:
-			if value, err = c.value(ctx, p.Namespace, h.ValueFrom.SecretKeyRef); err != nil {
-				return cfg, err
-			}
-		}
-		cfg.Headers = append(cfg.Headers, openai.Header{Name: h.Name, Value: value, Secret: h.ValueFrom != nil})
+	values, err := c.secrets.Headers(ctx, p.Namespace, p.Spec.Headers)
+	if err != nil {
+		return cfg, "", err
 	}
-	return cfg, nil
-}
-
-func (c *Cache) value(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference) (string, error) {
-	secret, err := c.secrets(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name})
-	refuse := func(format string, args ...any) (string, error) {
-		return "", &SecretError{Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(format, args...)}
+	for i, h := range p.Spec.Headers {
+		cfg.Headers = append(cfg.Headers, openai.Header{Name: h.Name, Value: values[i], Secret: h.ValueFrom != nil})
 	}
-	switch {
-	case apierrors.IsNotFound(err):
-		return refuse("Secret %q does not exist in namespace %q: create it with key %q", ref.Name, namespace, ref.Key)
-	case err != nil:
-		return "", fmt.Errorf("failed to read Secret %q in namespace %q: %w", ref.Name, namespace, err)
+	if p.Spec.TLS != nil {
+		bundle, err = c.secrets.CABundle(ctx, p.Namespace, p.Spec.TLS.CABundleRef)
 	}
-	raw, ok := secret.Data[ref.Key]
-	if !ok {
-		return refuse("Secret %q in namespace %q has no key %q: add it", ref.Name, namespace, ref.Key)
-	}
-	value := strings.TrimSpace(string(raw))
-	if value == "" {
-		return refuse("key %q of Secret %q in namespace %q is empty: put the credential there", ref.Key, ref.Name, namespace)
-	}
-	for _, r := range value {
-		if r < 0x20 || r > 0x7e {
-			return refuse("key %q of Secret %q in namespace %q holds characters that no HTTP header can carry: store the bare credential", ref.Key, ref.Name, namespace)
-		}
-	}
-	return value, nil
+	return cfg, bundle, err
 }

@@ -12,6 +12,7 @@ import (
 
 	api "github.com/sashabaranov/go-openai"
 
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -39,6 +40,11 @@ func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model
 	}
 	if e, ok := errors.AsType[*api.RequestError](err); ok && e.HTTPStatusCode >= http.StatusBadRequest {
 		return p.refusal(e.HTTPStatusCode, "", string(e.Body))
+	}
+	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
+		e := as(model.InvalidRequest, "%s", refused)
+		e.Unsent = true
+		return e
 	}
 	netErr, isNet := errors.AsType[net.Error](err)
 	_, isSyntax := errors.AsType[*json.SyntaxError](err)

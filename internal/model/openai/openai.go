@@ -4,13 +4,15 @@ package openai
 
 import (
 	"context"
-	"net"
+	"crypto/x509"
 	"net/http"
 	"strings"
 	"time"
 
 	api "github.com/sashabaranov/go-openai"
 
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -31,6 +33,10 @@ type Config struct {
 	Headers []Header
 	// ConnectTimeout bounds the connection, TLS included; IdleTimeout the time in which no byte arrives.
 	ConnectTimeout, IdleTimeout time.Duration
+	// Policy says which addresses are connected to; nil for the built-in table.
+	Policy *netpolicy.Policy
+	// Roots are the certificate authorities that are trusted; nil for the system's.
+	Roots *x509.CertPool
 }
 
 // Header is sent with each request.
@@ -45,15 +51,13 @@ type Provider struct {
 	cfg       Config
 	client    *api.Client
 	transport *http.Transport
+	redactor  *redact.Redactor
 }
 
 // New returns the provider of an endpoint. Nothing is sent. Close drops its idle connections.
 func New(cfg Config) *Provider {
-	dialer := &net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 30 * time.Second}
-	base := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSHandshakeTimeout: cfg.ConnectTimeout,
-		ForceAttemptHTTP2: true, MaxIdleConns: 256, MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second,
-	}
+	base := netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots)
+	base.Proxy = cfg.Policy.Proxy() // many clusters reach providers through a proxy alone
 	config := api.DefaultConfig(cfg.APIKey)
 	config.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
 	// Lines that are no events are bounded by MaxReplyBytes, as all that is read.
@@ -63,7 +67,7 @@ func New(cfg Config) *Provider {
 		// A redirect would carry the headers, and so their secrets, to another host.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return errRedirect },
 	}
-	return &Provider{cfg: cfg, client: api.NewClientWithConfig(config), transport: base}
+	return &Provider{cfg: cfg, client: api.NewClientWithConfig(config), transport: base, redactor: redactorOf(&cfg)}
 }
 
 // Close drops idle connections. Requests under way go on.
@@ -108,10 +112,14 @@ func (p *Provider) stream(ctx context.Context, req model.Request, note *response
 	}()
 	var in incoming
 	for {
-		chunk, err := stream.Recv()
+		event, err := stream.RecvRaw()
 		if err != nil {
 			return p.finished(&in, len(req.Tools) > 0, err, note)
 		}
-		in.add(chunk)
+		c, err := chunkOf(event)
+		if err != nil {
+			return p.finished(&in, len(req.Tools) > 0, err, note)
+		}
+		in.add(c)
 	}
 }

@@ -13,7 +13,8 @@ import (
 
 // incoming is a reply as far as it has arrived.
 type incoming struct {
-	text    strings.Builder
+	text, reasoning strings.Builder
+
 	calls   calls
 	refused bool
 	finish  api.FinishReason
@@ -21,15 +22,16 @@ type incoming struct {
 }
 
 // add takes one event of the stream.
-func (in *incoming) add(chunk api.ChatCompletionStreamResponse) {
-	if chunk.Usage != nil {
-		in.usage = usageOf(*chunk.Usage)
+func (in *incoming) add(event chunk) {
+	if event.Usage != nil {
+		in.usage = usageOf(*event.Usage)
 	}
-	for _, c := range chunk.Choices {
+	for _, c := range event.Choices {
 		if c.Index != 0 {
 			continue
 		}
 		in.text.WriteString(c.Delta.Content)
+		in.reasoning.WriteString(c.Delta.reasoning())
 		in.refused = in.refused || c.Delta.Refusal != ""
 		for _, piece := range c.Delta.ToolCalls {
 			in.calls.add(piece)
@@ -52,7 +54,7 @@ func (p *Provider) finished(in *incoming, offered bool, end error, note *respons
 		return spent, end
 	case api.FinishReasonLength:
 		// The last call is cut off, and which of the others the model meant to make with it is not known.
-		return model.Reply{Text: in.text.String(), FinishReason: model.FinishLength, Usage: in.usage}, nil
+		return in.reply(model.FinishLength), nil
 	case api.FinishReasonContentFilter:
 		return spent, &model.Error{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}
 	case api.FinishReasonStop, "eos", "eos_token", "stop_sequence", "end_turn":
@@ -65,7 +67,7 @@ func (p *Provider) finished(in *incoming, offered bool, end error, note *respons
 		if strings.TrimSpace(in.text.String()) == "" {
 			return spent, malformed("the answer was empty")
 		}
-		return model.Reply{Text: in.text.String(), FinishReason: model.FinishStop, Usage: in.usage}, nil
+		return in.reply(model.FinishStop), nil
 	case api.FinishReasonToolCalls, api.FinishReasonFunctionCall:
 		return in.called(offered)
 	case api.FinishReasonNull:
@@ -86,7 +88,14 @@ func (in *incoming) called(offered bool) (model.Reply, error) {
 	if err != nil {
 		return spent, err
 	}
-	return model.Reply{Text: in.text.String(), ToolCalls: calls, FinishReason: model.FinishToolCalls, Usage: in.usage}, nil
+	reply := in.reply(model.FinishToolCalls)
+	reply.ToolCalls = calls
+	return reply, nil
+}
+
+// reply is what has arrived, without calls.
+func (in *incoming) reply(finish model.FinishReason) model.Reply {
+	return model.Reply{Text: in.text.String(), Reasoning: in.reasoning.String(), FinishReason: finish, Usage: in.usage}
 }
 
 func malformed(format string, args ...any) *model.Error {

@@ -23,6 +23,9 @@ const (
 	maxToolName = 64
 )
 
+// outputName is the name of the answer's schema, which the API demands.
+const outputName = "answer"
+
 // requestID is the header that carries Request.ID; OpenAI writes it into its logs.
 const requestID = "X-Client-Request-Id"
 
@@ -85,18 +88,35 @@ func encode(req model.Request) (*sending, api.ChatCompletionRequest, error) {
 	out := chatRequest{ChatCompletionRequest: parametersOf(req), Messages: messagesOf(req.Messages)}
 	for _, t := range req.Tools {
 		if len(t.Parameters) > 0 && !json.Valid(t.Parameters) {
-			return nil, out.ChatCompletionRequest, &model.Error{
-				Kind: model.InvalidRequest, Unsent: true,
-				Message: fmt.Sprintf("the request cannot be sent: the parameters of tool %q are not JSON", t.Name),
-			}
+			return nil, out.ChatCompletionRequest, unsent("the parameters of tool %q are not JSON", t.Name)
 		}
 		out.Tools = append(out.Tools, toolOf(t))
+	}
+	if len(req.Output) > 0 {
+		if !json.Valid(req.Output) {
+			return nil, out.ChatCompletionRequest, unsent("the schema of the answer is not JSON")
+		}
+		out.ResponseFormat = formatOf(req.Output)
 	}
 	body, err := json.Marshal(out)
 	if err != nil {
 		return nil, out.ChatCompletionRequest, err
 	}
 	return &sending{id: req.ID, body: body}, out.ChatCompletionRequest, nil
+}
+
+// unsent is the failure of a request that no endpoint would understand.
+func unsent(format string, args ...any) *model.Error {
+	return &model.Error{Kind: model.InvalidRequest, Unsent: true, Message: "the request cannot be sent: " + fmt.Sprintf(format, args...)}
+}
+
+// formatOf asks for an answer that keeps to a schema. It is not strict: the API takes only a part of JSON Schema then, and refuses
+// the request for any other.
+func formatOf(schema json.RawMessage) *api.ChatCompletionResponseFormat {
+	return &api.ChatCompletionResponseFormat{
+		Type:       api.ChatCompletionResponseFormatTypeJSONSchema,
+		JSONSchema: &api.ChatCompletionResponseFormatJSONSchema{Name: outputName, Schema: schema},
+	}
 }
 
 func parametersOf(req model.Request) api.ChatCompletionRequest {
@@ -108,6 +128,7 @@ func parametersOf(req model.Request) api.ChatCompletionRequest {
 	if n := req.Parameters.MaxOutputTokens; n != nil {
 		out.MaxCompletionTokens = *n
 	}
+	out.ReasoningEffort = req.Parameters.Effort
 	return out
 }
 

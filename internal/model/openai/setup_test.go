@@ -13,6 +13,7 @@ import (
 
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -70,6 +71,7 @@ func provider(t *testing.T, baseURL string, mutate ...func(*openai.Config)) *ope
 	cfg := openai.Config{
 		Name: "demo", BaseURL: baseURL, APIKey: key, CredentialsFrom: `key "apiKey" of Secret "demo"`,
 		ConnectTimeout: 5 * time.Second, IdleTimeout: 20 * time.Second,
+		Policy: netpolicy.Permissive(),
 	}
 	for _, m := range mutate {
 		m(&cfg)

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# get.sh: prints the path of the reference MCP server's program, which `node PATH streamableHttp` runs on port $PORT;
+# progress goes to standard error.
+#
+# In this order: $CAPSTAN_MCP_EVERYTHING, if it is a file; what an earlier call has kept; npm, by package-lock.json. Node 18
+# or newer is found in PATH, or installed as Debian's packages nodejs and npm with apt-get.
+# Kept under $CAPSTAN_CACHE, else the user's cache folder.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+oldest=18 # for which package-lock.json is made
+entry=node_modules/@modelcontextprotocol/server-everything/dist/index.js
+
+say() { echo "everything: $*" >&2; }
+
+if [ -n "${CAPSTAN_MCP_EVERYTHING:-}" ]; then
+  [ -f "$CAPSTAN_MCP_EVERYTHING" ] && { echo "$CAPSTAN_MCP_EVERYTHING"; exit 0; }
+  say "CAPSTAN_MCP_EVERYTHING=$CAPSTAN_MCP_EVERYTHING is no file; unset it or point it to the server's dist/index.js"
+  exit 1
+fi
+
+# has_node: whether PATH has a node that is new enough.
+has_node() {
+  local version
+  version=$(node --version 2>/dev/null | sed -n 's/^v\([0-9]*\).*/\1/p')
+  [ "${version:-0}" -ge "$oldest" ]
+}
+install_packages() {
+  local other="install node $oldest or newer, with npm, by hand"
+  command -v apt-get >/dev/null || { say "there is no node $oldest with npm here and no apt-get to install it with: $other"; exit 1; }
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { say "there is no node $oldest with npm here, and only root can install it: $other"; exit 1; }
+    as_root=(sudo)
+  fi
+  apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" >&2; }
+  say "installing Debian's packages $*"
+  apt install -y --no-install-recommends "$@" || { apt update && apt install -y --no-install-recommends "$@"; } ||
+    { say "apt-get could not install them: $other"; exit 1; }
+}
+has_node || install_packages nodejs npm
+has_node || { say "the node in PATH is $(node --version 2>/dev/null || echo missing), wanted is $oldest or newer"; exit 1; }
+
+key=$(cat "$here/package.json" "$here/package-lock.json" | git hash-object --stdin | cut -c1-12)
+cache=${CAPSTAN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/capstan}/everything
+dir=$cache/$key
+[ -f "$dir/$entry" ] && { echo "$dir/$entry"; exit 0; }
+mkdir -p "$cache"
+
+# One call at a time fills the cache; a second one waits and then finds it filled.
+exec 9>"$cache/.lock"
+if command -v flock >/dev/null; then flock 9; fi
+[ -f "$dir/$entry" ] && { echo "$dir/$entry"; exit 0; }
+command -v npm >/dev/null || install_packages npm
+
+say "installing the reference MCP server with npm"
+tmp=$(mktemp -d "$cache/install.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+cp "$here/package.json" "$here/package-lock.json" "$tmp"
+(cd "$tmp" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) >&2 9>&- ||
+  { say "npm could not install it: see above; its registry must be within reach"; exit 1; }
+[ -f "$tmp/$entry" ] || { say "npm has installed no $entry"; exit 1; }
+rm -rf "$dir"
+mv "$tmp" "$dir"
+say "kept in $dir"
+echo "$dir/$entry"

@@ -1,0 +1,229 @@
+package mcp
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+const (
+	// maxDetail bounds what a message quotes of a server, and maxMessage what a tool says of its failure, in code points.
+	maxDetail  = 300
+	maxMessage = 2000
+)
+
+// Kind is what is wrong with a server.
+type Kind string
+
+// The kinds.
+const (
+	// Refused means that the server does not accept the credentials.
+	Refused Kind = "Refused"
+	// Unreachable means that there is no connection, or no answer in time.
+	Unreachable Kind = "Unreachable"
+	// Protocol means that what answers is no MCP server that can be worked with.
+	Protocol Kind = "Protocol"
+)
+
+// Error says why a server cannot be used. Its message is one line, of a few hundred characters, without credentials.
+type Error struct {
+	Kind    Kind
+	Message string
+	// Err is the cause, and may hold credentials: it is not for messages.
+	Err error
+}
+
+// Error returns the message.
+func (e *Error) Error() string { return e.Message }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// discovery says why a server cannot be used.
+func (c *Client) discovery(ctx context.Context, err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	as := func(kind Kind, format string, args ...any) *Error {
+		return &Error{Kind: kind, Message: fmt.Sprintf(format, args...), Err: err}
+	}
+	if said, ok := errors.AsType[*statusError](err); ok {
+		return &Error{Kind: kindOf(said.status), Message: c.statusMessage(said), Err: err}
+	}
+	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
+		return as(Unreachable, "%s", refused)
+	}
+	switch {
+	case errors.Is(err, errLimit):
+		return as(Protocol, "%s", c.redactor.Line(err.Error(), maxDetail))
+	case errors.Is(err, netpolicy.ErrRedirect):
+		return as(Protocol, "the server redirects to another address: set mcp.url to the final one")
+	case errors.Is(err, errTooLong), errors.Is(err, errProtocol):
+		return as(Protocol, "what answers at mcp.url is not an MCP server over streamable HTTP (%s): check its path", rootOf(err))
+	case isTrust(err):
+		return as(Unreachable, "the server's certificate is not trusted: %s", c.redactor.Line(rootCause(err), maxDetail))
+	case errors.Is(err, ErrClosed):
+		return as(Unreachable, "the connection was ended")
+	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return as(Unreachable, "no answer within %s", c.cfg.ConnectTimeout)
+	}
+	if said, ok := errors.AsType[*jsonrpc.Error](err); ok && !isTransport(err) {
+		return as(Protocol, "the server answers with an error (%d): %s", said.Code, c.redactor.Line(said.Message, maxDetail))
+	}
+	return as(Unreachable, "the connection to the server failed: %s", c.redactor.Line(rootCause(err), maxDetail))
+}
+
+func kindOf(status int) Kind {
+	switch {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return Refused
+	case status == http.StatusTooManyRequests, status >= http.StatusInternalServerError:
+		return Unreachable
+	}
+	return Protocol
+}
+
+func (c *Client) statusMessage(e *statusError) string {
+	detail := ""
+	if text := c.redactor.Line(e.detail, maxDetail); text != "" {
+		detail = ": " + text
+	}
+	switch kindOf(e.status) {
+	case Refused:
+		check := "whether the server needs a token: the ToolServer has no credentialsRef"
+		if c.cfg.CredentialsFrom != "" {
+			check = c.cfg.CredentialsFrom
+		}
+		return fmt.Sprintf("the server refused the credentials (HTTP %d): check %s%s", e.status, check, detail)
+	case Unreachable:
+		return fmt.Sprintf("the server failed (HTTP %d)%s", e.status, detail)
+	case Protocol:
+	}
+	return fmt.Sprintf("the server refused the request (HTTP %d): check the path of mcp.url%s", e.status, detail)
+}
+
+// failure says what has become of a call without a response.
+func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Error {
+	as := func(class tool.Class, format string, args ...any) *tool.Error {
+		return &tool.Error{Class: class, Message: c.prefix() + fmt.Sprintf(format, args...), Err: err}
+	}
+	said, refused := errors.AsType[*statusError](err)
+	switch {
+	case ctx.Err() != nil && !ex.sent.Load():
+		return as(tool.Unavailable, "it could not be reached in time, and the call was not made")
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return as(tool.Timeout, "it gave no result in time")
+	case ctx.Err() != nil:
+		return as(tool.OutcomeUnknown, "the call was cancelled while it was under way")
+	case refused && kindOf(said.status) == Refused:
+		return as(tool.Denied, "%s", c.statusMessage(said))
+	case errors.Is(err, netpolicy.ErrRedirect), errors.Is(err, errSession):
+		return as(tool.Unavailable, "%s, and the call was not made", rootOf(err))
+	case !ex.sent.Load():
+		return as(tool.Unavailable, "%s", c.discovery(ctx, err).Message)
+	case refused && (said.status == http.StatusRequestTimeout || said.status >= http.StatusInternalServerError):
+		return as(tool.OutcomeUnknown, "%s", c.statusMessage(said))
+	case refused && said.status == http.StatusBadRequest:
+		return as(tool.Failed, "%s", c.statusMessage(said))
+	case refused:
+		return as(tool.Unavailable, "%s", c.statusMessage(said))
+	case errors.Is(err, errTooLong), errors.Is(err, errProtocol):
+		return as(tool.OutcomeUnknown, "%s", rootOf(err))
+	}
+	return as(tool.OutcomeUnknown, "%s", errBroken)
+}
+
+func (c *Client) prefix() string { return fmt.Sprintf("tool server %q: ", c.cfg.Name) }
+
+// rootOf is the one of this package's errors that is in an error.
+func rootOf(err error) error {
+	for _, known := range []error{errTooLong, errProtocol, errSession, netpolicy.ErrRedirect, errBroken} {
+		if errors.Is(err, known) {
+			return known
+		}
+	}
+	return err
+}
+
+// answered says what an error means that the server has answered a call with.
+func (c *Client) answered(name string, said *jsonrpc.Error) *tool.Error {
+	class := tool.Failed
+	switch {
+	case said.Code == jsonrpc.CodeMethodNotFound, said.Code == jsonrpc.CodeInvalidParams && isUnknown(name, said.Message):
+		class = tool.Unavailable
+	case said.Code == jsonrpc.CodeInvalidParams:
+		class = tool.InvalidArguments
+	}
+	return &tool.Error{Class: class, Message: c.prefix() + c.redactor.Text(said.Message, maxMessage), Err: said}
+}
+
+// isUnknown says whether a server means by a message that it has no such tool. The protocol has no code for that.
+func isUnknown(name, message string) bool {
+	text := strings.ToLower(message)
+	return strings.Contains(text, "unknown tool") ||
+		strings.Contains(text, strings.ToLower(name)) && (strings.Contains(text, "not found") || strings.Contains(text, "does not exist"))
+}
+
+// coded matches how servers on the reference SDK report the errors of the protocol: within the result of a tool.
+var coded = regexp.MustCompile(`^MCP error (-326\d\d): `)
+
+// reported says what an error means that is the result of a tool.
+func (c *Client) reported(name, text string) *tool.Error {
+	class := tool.Failed
+	if m := coded.FindStringSubmatch(text); m != nil {
+		switch {
+		case m[1] == "-32601", m[1] == "-32602" && isUnknown(name, text):
+			class = tool.Unavailable
+		case m[1] == "-32602":
+			class = tool.InvalidArguments
+		}
+	}
+	if text = c.redactor.Text(text, maxMessage); strings.TrimSpace(text) == "" {
+		text = "the tool failed and does not say why"
+	}
+	return &tool.Error{Class: class, Message: text}
+}
+
+// isTrust says whether a connection failed because of the server's certificate.
+func isTrust(err error) bool {
+	_, verification := errors.AsType[*tls.CertificateVerificationError](err)
+	_, authority := errors.AsType[x509.UnknownAuthorityError](err)
+	return verification || authority
+}
+
+// isTransport says whether an error came up on the way, not from the server: the SDK marks those with an error of the protocol's
+// own type.
+func isTransport(err error) bool {
+	said, ok := errors.AsType[*jsonrpc.Error](err)
+	return ok && said.Code == codeRejected
+}
+
+// codeRejected is the code of the SDK's mark.
+const codeRejected = -32005
+
+// rootCause is the innermost error: the outer ones repeat the URL.
+func rootCause(err error) string {
+	for {
+		if many, ok := err.(interface{ Unwrap() []error }); ok {
+			if all := many.Unwrap(); len(all) > 0 {
+				err = all[len(all)-1]
+				continue
+			}
+		}
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}

@@ -1,0 +1,131 @@
+package mcp
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// event reads one event and returns its message; nil for an event without one. An event that is cut off is none.
+func (s *stream) event() ([]byte, error) {
+	var data []byte
+	message := true
+	for {
+		line, err := s.readLine()
+		if err != nil {
+			return nil, err
+		}
+		if len(line) == 0 {
+			if !message {
+				data = nil
+			}
+			return data, nil
+		}
+		field, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(field) {
+		case "data":
+			if data != nil {
+				data = append(data, ' ') // between lines of JSON, a space says as much
+			}
+			data = append(data, value...)
+		case "event":
+			message = string(value) == "message"
+		case "id":
+			s.lastID = string(value[:min(len(value), 1024)])
+		case "retry":
+			if ms, err := strconv.ParseUint(string(value), 10, 31); err == nil {
+				s.retry = min(max(time.Duration(ms)*time.Millisecond, time.Millisecond), maxBackoff)
+			}
+		}
+	}
+}
+
+// readLine reads one whole line, without its end.
+func (s *stream) readLine() ([]byte, error) {
+	if cap(s.line) > maxNoticeBytes {
+		s.line = nil
+	}
+	s.line = s.line[:0]
+	for {
+		part, err := s.lines.ReadSlice('\n')
+		if s.left -= len(part); s.left < 0 {
+			return nil, errTooLong
+		}
+		s.line = append(s.line, part...)
+		if err == nil {
+			return bytes.TrimRight(s.line, "\r\n"), nil
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, err
+		}
+	}
+}
+
+// handle deals with one message.
+func (s *stream) handle(data []byte) {
+	if len(data) == 0 {
+		return
+	}
+	message, err := jsonrpc.DecodeMessage(data)
+	if err != nil {
+		if !s.standing {
+			s.give(errProtocol)
+		}
+		return
+	}
+	s.resumes = 0
+	if s.pause != nil {
+		s.pause.Reset()
+	}
+	switch m := message.(type) {
+	case *jsonrpc.Response:
+		if s.standing || m.ID != s.call {
+			return
+		}
+		s.release()
+		s.ex.keep(data)
+		s.out = slices.Concat([]byte("data: "), s.ex.stub(s.call, data), []byte("\n\n"))
+		s.done = true
+	case *jsonrpc.Request:
+		switch {
+		case m.IsCall():
+			s.refuse(m)
+		case m.Method == "notifications/tools/list_changed":
+			s.wire.onChange()
+		}
+	}
+}
+
+// refuse answers a request of the server: nothing but a ping is served.
+func (s *stream) refuse(m *jsonrpc.Request) {
+	answer := &jsonrpc.Response{ID: m.ID, Result: json.RawMessage("{}")}
+	if m.Method != "ping" {
+		answer.Result = nil
+		answer.Error = &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "this client serves no requests"}
+	}
+	body, err := jsonrpc.EncodeMessage(answer)
+	if err != nil {
+		return
+	}
+	ctx, cancel := s.wire.bound(s.ctx, noticeTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.wire.url, bytes.NewReader(body))
+	if err != nil {
+		return
+	}
+	req.Header = s.header.Clone()
+	req.Header.Del(lastEventIDHeader)
+	req.Header.Set("Content-Type", jsonType)
+	req.Header.Set("Accept", jsonType+", "+eventsType)
+	if resp, err := s.wire.client.Do(req); err == nil {
+		_ = resp.Body.Close() // whether it was heard matters to the server alone
+	}
+}

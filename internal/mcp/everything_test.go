@@ -1,0 +1,125 @@
+package mcp_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/mcp"
+	"github.com/capstan-dev/capstan/internal/mcp/everythingtest"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// TestEverything works with the reference server, which others have made.
+func TestEverything(t *testing.T) {
+	server := everythingtest.Start(t)
+	changes := make(chan struct{}, 10)
+	c := client(t, server.URL, func(cfg *mcp.Config) { cfg.OnChange = func() { changes <- struct{}{} } })
+	l, err := c.Discover(patient(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.ServerName != "mcp-servers/everything" || l.ServerVersion == "" || l.ProtocolVersion != "2025-11-25" {
+		t.Errorf("server %q %q, protocol %q", l.ServerName, l.ServerVersion, l.ProtocolVersion)
+	}
+	known := map[string]mcp.Tool{}
+	for _, found := range l.Tools {
+		known[found.Name] = found
+	}
+	if sum := known["get-sum"]; sum.Description == "" || !strings.Contains(string(sum.Schema), `"a"`) || sum.Effect != tool.Destructive {
+		t.Errorf("get-sum = %+v", sum)
+	}
+	for name := range known {
+		for _, asks := range []string{"sampling", "elicitation", "roots"} {
+			if strings.Contains(name, asks) {
+				t.Errorf("the server offers %q: it takes this client for one that serves requests", name)
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		tool, arguments string
+		want            []string
+	}{
+		"echo":            {"echo", `{"message":"hello"}`, []string{"Echo: hello"}},
+		"sum":             {"get-sum", `{"a":40,"b":2}`, []string{"The sum of 40 and 2 is 42."}},
+		"image":           {"get-tiny-image", `{}`, []string{"[image/png, ", " bytes]"}},
+		"annotated":       {"get-annotated-message", `{"messageType":"error","includeImage":true}`, []string{"Error: Operation failed\n[image/png, "}},
+		"structured":      {"get-structured-content", `{"location":"Chicago"}`, []string{`"temperature":`}},
+		"links":           {"get-resource-links", `{"count":2}`, []string{"Here are 2 resource links", "Blob Resource 1 <demo://resource/", "Text Resource 2 <demo://resource/"}},
+		"resource":        {"get-resource-reference", `{"resourceType":"Text","resourceId":1}`, []string{"demo://resource/"}},
+		"long":            {"trigger-long-running-operation", `{"duration":1,"steps":4}`, []string{"Long running operation completed. Duration: 1 seconds, Steps: 4."}},
+		"logs in between": {"toggle-simulated-logging", `{}`, []string{"Started simulated"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := call(patient(t), c, tc.tool, tc.arguments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(got, want) {
+					t.Errorf("%s = %q, want %q in it", tc.tool, got, want)
+				}
+			}
+		})
+	}
+	for name, tc := range map[string]struct {
+		tool, arguments string
+		class           tool.Class
+	}{
+		"unknown tool":  {"no-such-tool", `{}`, tool.Unavailable},
+		"bad arguments": {"get-sum", `{"a":"x"}`, tool.InvalidArguments},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := call(patient(t), c, tc.tool, tc.arguments)
+			if e := tool.AsError(err); err == nil || e.Class != tc.class {
+				t.Errorf("%s = %v, want %s", tc.tool, err, tc.class)
+			}
+		})
+	}
+	t.Run("time-out", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(patient(t), 300*time.Millisecond)
+		defer cancel()
+		_, err := call(ctx, c, "trigger-long-running-operation", `{"duration":5}`)
+		if e := tool.AsError(err); err == nil || e.Class != tool.Timeout {
+			t.Errorf("a call of 5 s within 300 ms = %v, want a timeout", err)
+		}
+	})
+	t.Run("cancel", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(patient(t))
+		time.AfterFunc(200*time.Millisecond, cancel)
+		_, err := call(ctx, c, "trigger-long-running-operation", `{"duration":5}`)
+		if e := tool.AsError(err); err == nil || e.Class != tool.OutcomeUnknown {
+			t.Errorf("a call that was cancelled = %v, want an unknown outcome", err)
+		}
+	})
+}
+
+func TestEverythingIsKilledAndComesBack(t *testing.T) {
+	server := everythingtest.Start(t)
+	now := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	c := client(t, server.URL, func(cfg *mcp.Config) { cfg.Now = now.read })
+	if _, err := c.Discover(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	broken := make(chan error, 1)
+	go func() {
+		_, err := call(patient(t), c, "trigger-long-running-operation", `{"duration":60}`)
+		broken <- err
+	}()
+	if got, err := call(patient(t), c, "trigger-long-running-operation", `{"duration":1}`); err != nil {
+		t.Fatalf("Call = %q, %v", got, err)
+	}
+	server.Kill()
+	if e := tool.AsError(<-broken); e.Class != tool.OutcomeUnknown {
+		t.Errorf("the call that was under way = %s %q, want an unknown outcome", e.Class, e.Message)
+	}
+	if e := failure(t, c, "echo"); e.Class != tool.Unavailable {
+		t.Errorf("a call of a dead server = %s %q, want Unavailable: it was not made", e.Class, e.Message)
+	}
+	server.Resume()
+	now.advance(time.Minute)
+	if got, err := call(patient(t), c, "echo", `{"message":"again"}`); err != nil || got != "Echo: again" {
+		t.Errorf("Call = %q, %v; want the server to be used again in a new session", got, err)
+	}
+}

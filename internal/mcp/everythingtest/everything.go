@@ -1,0 +1,126 @@
+// Package everythingtest runs the reference MCP server for tests: one that others have made, over streamable HTTP.
+package everythingtest
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// program is the environment variable with the path of the server's program. Without it, hack/everything/get.sh gets one.
+const program = "CAPSTAN_MCP_EVERYTHING"
+
+// startTimeout bounds the start of a server: node takes its time on a busy machine.
+const startTimeout = 60 * time.Second
+
+// Server is a process.
+type Server struct {
+	// URL of its endpoint.
+	URL string
+
+	tb   testing.TB
+	path string
+	port int
+	cmd  *exec.Cmd
+	out  *output
+}
+
+// Start starts a server, which stops when the test ends.
+func Start(tb testing.TB) *Server {
+	tb.Helper()
+	s := &Server{tb: tb, path: entry(tb), port: freePort(tb)}
+	s.URL = "http://127.0.0.1:" + strconv.Itoa(s.port) + "/mcp"
+	tb.Cleanup(s.Kill)
+	s.Resume()
+	return s
+}
+
+// Kill ends the process at once, with all its sessions.
+func (s *Server) Kill() {
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Kill() // it may have ended
+	_ = s.cmd.Wait()         // with the signal
+	s.cmd = nil
+}
+
+// Resume starts the process again, at the same address.
+func (s *Server) Resume() {
+	s.tb.Helper()
+	s.out = &output{ready: make(chan struct{}), want: "listening on port"}
+	s.cmd = exec.Command("node", s.path, "streamableHttp") //nolint:noctx,gosec // because it lives as long as the test, and the path is the test's own
+	s.cmd.Env = append(os.Environ(), "PORT="+strconv.Itoa(s.port))
+	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
+	if err := s.cmd.Start(); err != nil {
+		s.tb.Fatalf("failed to start the reference MCP server: %v", err)
+	}
+	select {
+	case <-s.out.ready:
+	case <-time.After(startTimeout):
+		s.Kill()
+		s.tb.Fatalf("the reference MCP server did not start within %s:\n%s", startTimeout, s.out)
+	}
+}
+
+func entry(tb testing.TB) string {
+	tb.Helper()
+	if path := os.Getenv(program); path != "" {
+		return path
+	}
+	_, here, _, _ := runtime.Caller(0)
+	script := filepath.Join(filepath.Dir(here), "..", "..", "..", "hack", "everything", "get.sh")
+	cmd := exec.CommandContext(tb.Context(), "bash", script) //nolint:gosec // because the script is the repository's
+	cmd.Stderr = os.Stderr
+	path, err := cmd.Output()
+	if err != nil {
+		tb.Fatalf("failed to get the reference MCP server (make everything): %v", err)
+	}
+	return strings.TrimSpace(string(path))
+}
+
+func freePort(tb testing.TB) int {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // because it takes no time
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = l.Close() }() // its port is wanted
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// output keeps what a process writes, and says when it has written a text.
+type output struct {
+	mu    sync.Mutex
+	text  bytes.Buffer
+	want  string
+	ready chan struct{}
+	told  bool
+}
+
+// Write keeps a part of the output.
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text.Write(p)
+	if !o.told && strings.Contains(o.text.String(), o.want) {
+		o.told = true
+		close(o.ready)
+	}
+	return len(p), nil
+}
+
+// String is all of the output.
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}

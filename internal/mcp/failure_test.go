@@ -1,0 +1,337 @@
+package mcp_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/capstan-dev/capstan/internal/mcp"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// calls has a function deal with calls of tools alone.
+func calls(f func(http.ResponseWriter, *http.Request)) func(http.ResponseWriter, *http.Request, message) bool {
+	return func(w http.ResponseWriter, r *http.Request, m message) bool {
+		if m.Method != "tools/call" {
+			return false
+		}
+		f(w, r)
+		return true
+	}
+}
+
+func answer(status int, kind, body string) func(http.ResponseWriter, *http.Request) {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body)) // a client that is gone shows in the test
+	}
+}
+
+const (
+	jsonType = "application/json"
+	events   = "text/event-stream"
+)
+
+func hangUp(w http.ResponseWriter, _ *http.Request) {
+	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		_ = conn.Close() // that is the point
+	}
+}
+
+// TestFailedCalls has a server answer calls in all ways that it should not, and then as it should.
+func TestFailedCalls(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		handle func(http.ResponseWriter, *http.Request)
+		class  tool.Class
+		want   string
+	}{
+		"401":           {"credentials do not get better by asking again", answer(401, "text/plain", "bad token "+token), tool.Denied, `the server refused the credentials (HTTP 401): check key "token" of Secret "demo": bad token [redacted]`},
+		"403":           {"nor do rights", answer(403, jsonType, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`), tool.Denied, "HTTP 403"},
+		"404":           {"the session is over, and over again", answer(404, "text/plain", "gone"), tool.Unavailable, "the server has ended the session, and the call was not made"},
+		"429":           {"it was refused before it was done", answer(429, "text/plain", ""), tool.Unavailable, "HTTP 429"},
+		"500":           {"who knows how far it got", answer(500, "text/html", "<h1>Oops</h1>"), tool.OutcomeUnknown, "the server failed (HTTP 500): <h1>Oops</h1>"},
+		"503":           {"a gateway may have passed it on", answer(503, "text/plain", ""), tool.OutcomeUnknown, "HTTP 503"},
+		"refused, said": {"an error of the protocol counts for what it says, whatever the status", answer(400, jsonType, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad `+token+`"}}`), tool.InvalidArguments, "bad [redacted]"},
+		"hung up":       {"it had the request", hangUp, tool.OutcomeUnknown, "the connection broke before the response was there"},
+		"half an event": {"it had begun to answer", answer(200, events, "data: {\"jsonrpc\":"), tool.OutcomeUnknown, "the connection broke"},
+		"no event":      {"it had nothing to say", answer(200, events, ""), tool.OutcomeUnknown, "the connection broke"},
+		"bad event":     {"what it says makes no sense", answer(200, events, "data: hello\n\n"), tool.OutcomeUnknown, "not of the Model Context Protocol"},
+		"other answer":  {"the answer is to another question", answer(200, events, "data: {\"jsonrpc\":\"2.0\",\"id\":4711,\"result\":{}}\n\n"), tool.OutcomeUnknown, "the connection broke"},
+		"HTML":          {"a login page is no answer", answer(200, "text/html", "<html>"), tool.OutcomeUnknown, "not of the Model Context Protocol"},
+		"bad JSON":      {"nor is half of one", answer(200, jsonType, `{"jsonrpc":"2.0","id":3,"result":`), tool.OutcomeUnknown, "not of the Model Context Protocol"},
+		"a list":        {"nor are many", answer(200, jsonType, `[]`), tool.OutcomeUnknown, "not of the Model Context Protocol"},
+		"202":           {"nor is none", answer(202, "", ""), tool.Unavailable, "HTTP 202"},
+		"huge": {"nobody reads that", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", jsonType)
+			for chunk := bytes.Repeat([]byte("x"), 1<<20); ; {
+				if _, err := w.Write(chunk); err != nil {
+					return
+				}
+			}
+		}, tool.OutcomeUnknown, "the response exceeds 32 MiB"},
+		"huge event": {"at no rate", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", events)
+			for chunk := []byte("data: " + strings.Repeat("x", 1<<20)); ; {
+				if _, err := w.Write(chunk); err != nil {
+					return
+				}
+			}
+		}, tool.OutcomeUnknown, "the response exceeds 32 MiB"},
+		"endless events": {"nor in pieces", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", events)
+			event := "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"x\":\"" + strings.Repeat("x", 1<<18) + "\"}}\n\n"
+			for {
+				if _, err := w.Write([]byte(event)); err != nil {
+					return
+				}
+			}
+		}, tool.OutcomeUnknown, "the response exceeds 32 MiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, nil, says("hello", "hi"))
+			c := client(t, s.URL)
+			if _, err := c.Discover(patient(t)); err != nil {
+				t.Fatal(err)
+			}
+			s.tamper(calls(tc.handle))
+			e := failure(t, c, "hello")
+			if e.Class != tc.class || !strings.Contains(e.Message, tc.want) || !strings.HasPrefix(e.Message, `tool server "demo": `) {
+				t.Errorf("Call = %s %q; want %s with %q: %s", e.Class, e.Message, tc.class, tc.want, tc.reason)
+			}
+			s.tamper(nil)
+			if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+				t.Errorf("the next call = %q, %v; want its result", got, err)
+			}
+		})
+	}
+}
+
+// TestOneBrokenCallLeavesTheOthersAlone breaks calls of a session in which another is under way.
+func TestOneBrokenCallLeavesTheOthersAlone(t *testing.T) {
+	for name, handle := range map[string]func(http.ResponseWriter, *http.Request){
+		"hung up": hangUp, "401": answer(401, "", ""), "405": answer(405, "", ""), "500": answer(500, "", ""), "302": answer(302, "", ""),
+		"HTML": answer(200, "text/html", "<html>"), "bad JSON": answer(200, jsonType, "{"), "bad event": answer(200, events, "data: {\n\n"),
+		"404": answer(404, "", ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			begun, release := make(chan struct{}), make(chan struct{})
+			s := serve(t, nil, plain("wait", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				close(begun)
+				<-release
+				return text("done"), nil
+			}), says("hello", "hi"))
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				if m.Params.Name != "hello" {
+					return false
+				}
+				handle(w, r)
+				return true
+			})
+			c := client(t, s.URL)
+			got := make(chan string, 1)
+			go func() {
+				result, err := call(patient(t), c, "wait", `{}`)
+				got <- fmt.Sprint(result, err)
+			}()
+			<-begun
+			_ = failure(t, c, "hello") // that it fails is enough
+			close(release)
+			if g := <-got; g != "done<nil>" {
+				t.Errorf("the other call gave %s, want its result", g)
+			}
+		})
+	}
+}
+
+func TestAnEndedSessionIsMadeAnewAndTheCallRepeatedOnce(t *testing.T) {
+	for name, options := range map[string]*sdk.StreamableHTTPOptions{"events": nil, "JSON": {JSONResponse: true}} {
+		t.Run(name, func(t *testing.T) {
+			var made atomic.Int32
+			s := serve(t, options, plain("count", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				return text(fmt.Sprint(made.Add(1))), nil
+			}))
+			c := client(t, s.URL)
+			for want := range 3 {
+				if got, err := call(patient(t), c, "count", `{}`); err != nil || got != fmt.Sprint(want+1) {
+					t.Fatalf("call %d = %q, %v; want it made once", want+1, got, err)
+				}
+				for session := range s.Sessions() {
+					_ = session.Close() // as of a server that was restarted
+				}
+			}
+			if _, err := c.Discover(patient(t)); err != nil {
+				t.Errorf("Discover = %v, want it in a new session", err)
+			}
+		})
+	}
+}
+
+// clock is set by hand.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) read() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func TestAServerThatIsAwayIsTriedAgainAfterAWhile(t *testing.T) {
+	s := serve(t, nil, says("hello", "hi"))
+	var attempts atomic.Int32
+	away := func(w http.ResponseWriter, r *http.Request, _ message) bool {
+		attempts.Add(1)
+		hangUp(w, r)
+		return true
+	}
+	s.tamper(away)
+	now := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Now = now.read })
+	for round := range 12 {
+		before := attempts.Load()
+		if e := failure(t, c, "hello"); e.Class != tool.Unavailable {
+			t.Fatalf("Call = %s %q, want Unavailable: it was not made", e.Class, e.Message)
+		}
+		tried := attempts.Load()
+		if tried == before {
+			t.Fatalf("round %d: the server was not tried again", round)
+		}
+		for range 5 {
+			_ = failure(t, c, "hello") // that it fails is enough
+		}
+		if attempts.Load() != tried {
+			t.Fatalf("round %d: the server was tried again at once, want a pause", round)
+		}
+		now.advance(30 * time.Second) // the longest pause
+	}
+	s.tamper(nil)
+	if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+		t.Errorf("Call = %q, %v; want a server that is back to be used at the next call", got, err)
+	}
+	s.tamper(away)
+	s.web.CloseClientConnections()
+	now.advance(time.Hour)
+	_ = failure(t, c, "hello") // that it fails is enough
+	s.tamper(nil)
+	if _, err := c.Discover(patient(t)); err != nil {
+		t.Errorf("Discover = %v; want no pause for it", err)
+	}
+}
+
+func TestConnecting(t *testing.T) {
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	reached := make(chan struct{}, 10)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached <- struct{}{} }))
+	t.Cleanup(elsewhere.Close)
+	with := func(f func(http.ResponseWriter, *http.Request)) string {
+		web := httptest.NewServer(http.HandlerFunc(f))
+		t.Cleanup(web.Close)
+		return web.URL
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		url    string
+		policy *netpolicy.Policy
+		kind   mcp.Kind
+		want   string
+	}{
+		"loopback": {"a cluster's objects must not reach into the manager", elsewhere.URL, nil, mcp.Unreachable, "connections to 127.0.0.1 are refused: it is a loopback address; the manager's --tool-allow-cidrs=127.0.0.1/32 would allow it"},
+		"metadata": {"nor its cloud's credentials", "http://169.254.169.254/mcp", netpolicy.Permissive(), mcp.Unreachable, "connections to 169.254.169.254 are refused"},
+		"closed":   {"nobody listens", closed.URL, netpolicy.Permissive(), mcp.Unreachable, "the connection to the server failed: connection refused"},
+		"no name":  {"nobody is there", "http://nowhere.invalid/mcp", netpolicy.Permissive(), mcp.Unreachable, "the connection to the server failed: lookup nowhere.invalid"},
+		"silent":   {"nobody answers", "http://" + silent.Addr().String(), netpolicy.Permissive(), mcp.Unreachable, "no answer within 1s"},
+		"redirect": {"a redirect would carry the token along", with(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+		}), netpolicy.Permissive(), mcp.Protocol, "the server redirects to another address: set mcp.url to the final one"},
+		"401":         {"without a token that fits", with(answer(401, "", token)), netpolicy.Permissive(), mcp.Refused, `the server refused the credentials (HTTP 401): check key "token" of Secret "demo": [redacted]`},
+		"404":         {"another path", with(answer(404, "text/plain", "no such page")), netpolicy.Permissive(), mcp.Protocol, "the server refused the request (HTTP 404): check the path of mcp.url: no such page"},
+		"502":         {"behind a gateway", with(answer(502, "text/plain", "")), netpolicy.Permissive(), mcp.Unreachable, "the server failed (HTTP 502)"},
+		"a website":   {"another kind of server", with(answer(200, "text/html", "<html>")), netpolicy.Permissive(), mcp.Protocol, "what answers at mcp.url is not an MCP server over streamable HTTP"},
+		"no MCP":      {"another protocol", with(answer(200, jsonType, "{}")), netpolicy.Permissive(), mcp.Protocol, "what answers at mcp.url is not an MCP server over streamable HTTP"},
+		"certificate": {"somebody else", tlsSite(t).URL, netpolicy.Permissive(), mcp.Unreachable, "the server's certificate is not trusted: x509: certificate signed by unknown authority"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := client(t, tc.url, func(cfg *mcp.Config) { cfg.Policy, cfg.ConnectTimeout = tc.policy, time.Second })
+			_, err := c.Discover(patient(t))
+			e, ok := errors.AsType[*mcp.Error](err)
+			if !ok {
+				t.Fatalf("Discover = %v, want an *mcp.Error", err)
+			}
+			if e.Kind != tc.kind || !strings.HasPrefix(e.Message, tc.want) || strings.Contains(e.Message, token) {
+				t.Errorf("Discover = %s %q; want %s %q: %s", e.Kind, e.Message, tc.kind, tc.want, tc.reason)
+			}
+			class := tool.Unavailable
+			if tc.kind == mcp.Refused {
+				class = tool.Denied
+			}
+			if e := failure(t, c, "hello"); e.Class != class {
+				t.Errorf("Call = %s %q, want %s: it was not made", e.Class, e.Message, class)
+			}
+		})
+	}
+	select {
+	case <-reached:
+		t.Error("the other host was reached, and so were the credentials")
+	default:
+	}
+}
+
+// tlsSite is a server with a certificate that no system trusts.
+func tlsSite(t *testing.T) *httptest.Server {
+	t.Helper()
+	server := sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1"}, nil)
+	says("hello", "hi")(server)
+	web := httptest.NewUnstartedServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
+	web.Config.ErrorLog = discard
+	web.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	web.StartTLS()
+	t.Cleanup(web.Close)
+	return web
+}
+
+func TestOwnCertificateAuthority(t *testing.T) {
+	web := tlsSite(t)
+	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw})
+	roots, err := netpolicy.Roots(bundle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if system, err := x509.SystemCertPool(); err == nil && roots.Equal(system) {
+		t.Fatal("the authority is not among the roots")
+	}
+	c := client(t, web.URL, func(cfg *mcp.Config) { cfg.Roots = roots })
+	if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+		t.Errorf("Call = %q, %v", got, err)
+	}
+}

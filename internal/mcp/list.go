@@ -1,0 +1,173 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+const (
+	// MaxTools bounds how many tools a server may list.
+	MaxTools = 1000
+	// MaxListBytes bounds the whole list, in bytes.
+	MaxListBytes = 4 << 20
+	// MaxName bounds the name of a tool, in bytes; one with a longer name is left out.
+	MaxName = 128
+	// MaxDescription bounds what is kept of a tool's description, in bytes.
+	MaxDescription = 8 << 10
+	// maxPages bounds how many pages a list may have.
+	maxPages = 200
+)
+
+// Listing is what a server says of itself and its tools.
+type Listing struct {
+	// ServerName, ServerVersion and ProtocolVersion are as the server says.
+	ServerName, ServerVersion, ProtocolVersion string
+	// Tools by name.
+	Tools []Tool
+	// hash tells one list from another.
+	hash [sha256.Size]byte
+}
+
+// Tool is what a server says of one of its tools.
+type Tool struct {
+	Name, Description string
+	// Schema is the JSON Schema of the arguments, compact; an object of anything where the server gives none that is one.
+	Schema json.RawMessage
+	// Effect that the server's hints amount to; Destructive without any.
+	Effect tool.Effect
+}
+
+// anything is the schema of arguments of which nothing is known.
+var anything = json.RawMessage(`{"type":"object"}`)
+
+// wireTool is a tool on the wire.
+type wireTool struct {
+	Name        string          `json:"name"`
+	Title       string          `json:"title"`
+	Description string          `json:"description"`
+	InputSchema json.RawMessage `json:"inputSchema"`
+	Annotations *struct {
+		ReadOnly    bool  `json:"readOnlyHint"`
+		Idempotent  bool  `json:"idempotentHint"`
+		Destructive *bool `json:"destructiveHint"`
+	} `json:"annotations"`
+}
+
+// list asks a session for all tools.
+func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
+	l := &Listing{}
+	if hello := s.InitializeResult(); hello != nil {
+		l.ProtocolVersion = hello.ProtocolVersion
+		if hello.ServerInfo != nil {
+			l.ServerName, l.ServerVersion = hello.ServerInfo.Name, hello.ServerInfo.Version
+		}
+	}
+	seen := map[string]bool{}
+	cursor, left := "", MaxListBytes
+	for range maxPages {
+		ex := &exchange{}
+		_, err := s.ListTools(withExchange(ctx, ex), &sdk.ListToolsParams{Cursor: cursor})
+		var page struct {
+			Tools      []wireTool `json:"tools"`
+			NextCursor string     `json:"nextCursor"`
+		}
+		switch said, missing := ex.decode(&page); {
+		case errors.Is(missing, errBroken):
+			if isLost(err, ex) {
+				s.lost.Store(true)
+			}
+			return nil, ex.cause(err)
+		case missing != nil:
+			return nil, missing
+		case said != nil:
+			return nil, said
+		}
+		if left -= ex.size(); left < 0 {
+			return nil, fmt.Errorf("%w: its list of tools exceeds %d MiB", errLimit, MaxListBytes>>20)
+		}
+		for _, t := range page.Tools {
+			if t.Name == "" || len(t.Name) > MaxName || !utf8.ValidString(t.Name) || seen[t.Name] {
+				continue // it could not be called, or not be told from another
+			}
+			seen[t.Name] = true
+			l.Tools = append(l.Tools, c.tool(t))
+		}
+		if len(l.Tools) > MaxTools {
+			return nil, fmt.Errorf("%w: it lists more than %d tools", errLimit, MaxTools)
+		}
+		if page.NextCursor == "" || page.NextCursor == cursor {
+			return l.finish(), nil
+		}
+		cursor = page.NextCursor
+	}
+	return nil, fmt.Errorf("%w: its list of tools has more than %d pages", errLimit, maxPages)
+}
+
+// errLimit means that a server offers more than is taken.
+var errLimit = errors.New("the server offers too much")
+
+// finish puts the tools in order and says by a hash what they are.
+func (l *Listing) finish() *Listing {
+	slices.SortFunc(l.Tools, func(a, b Tool) int { return strings.Compare(a.Name, b.Name) })
+	h := sha256.New()
+	h.Write(fmt.Appendf(nil, "%q %q %q", l.ServerName, l.ServerVersion, l.ProtocolVersion))
+	for _, t := range l.Tools {
+		h.Write(fmt.Appendf(nil, "%q %q %q %q", t.Name, t.Description, t.Schema, t.Effect))
+	}
+	h.Sum(l.hash[:0])
+	return l
+}
+
+// tool makes of a tool on the wire one that can be kept. A server that repeats credentials in it is not quoted.
+func (c *Client) tool(t wireTool) Tool {
+	description := t.Description
+	if description == "" {
+		description = t.Title
+	}
+	if len(description) > MaxDescription {
+		description = description[:MaxDescription] + "..."
+	}
+	kept := Tool{Name: t.Name, Description: c.redactor.Whole(strings.ToValidUTF8(description, "\uFFFD")), Schema: anything, Effect: tool.Destructive}
+	var schema bytes.Buffer
+	if err := json.Compact(&schema, t.InputSchema); err == nil && bytes.HasPrefix(schema.Bytes(), []byte("{")) {
+		kept.Schema = slices.Clone(schema.Bytes())
+	}
+	if hints := t.Annotations; hints != nil {
+		switch {
+		case hints.ReadOnly:
+			kept.Effect = tool.ReadOnly
+		case hints.Idempotent && hints.Destructive != nil && !*hints.Destructive:
+			// Without a word on it, a tool is destructive: so says the protocol.
+			kept.Effect = tool.Idempotent
+		}
+	}
+	return kept
+}
+
+// SchemaHash is the first 16 hexadecimal digits of the SHA-256 of a JSON Schema, whatever its white space and the order of its
+// members; of a text that is no JSON, that of the text.
+func SchemaHash(schema json.RawMessage) string {
+	canonical := []byte(schema)
+	decoder := json.NewDecoder(bytes.NewReader(schema))
+	decoder.UseNumber()
+	var value any
+	if err := decoder.Decode(&value); err == nil {
+		if sorted, err := json.Marshal(value); err == nil {
+			canonical = sorted
+		}
+	}
+	sum := sha256.Sum256(canonical)
+	return hex.EncodeToString(sum[:8])
+}

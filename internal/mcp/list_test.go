@@ -1,0 +1,354 @@
+package mcp_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/capstan-dev/capstan/internal/mcp"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+func TestDiscover(t *testing.T) {
+	for name, options := range kinds {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, options, says("b", ""), func(s *sdk.Server) {
+				s.AddTool(&sdk.Tool{
+					Name: "a", Description: "Does a.", InputSchema: json.RawMessage(`{"type": "object", "properties": {"z": {"type": "integer"}, "a": {"maximum": 12345678901234567890}}}`),
+				}, nil)
+			})
+			l, err := client(t, s.URL).Discover(patient(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l.ServerName != "site" || l.ServerVersion != "1.2.3" || l.ProtocolVersion != "2025-11-25" {
+				t.Errorf("server %q %q, protocol %q", l.ServerName, l.ServerVersion, l.ProtocolVersion)
+			}
+			want := []mcp.Tool{
+				{Name: "a", Description: "Does a.", Schema: json.RawMessage(`{"type":"object","properties":{"z":{"type":"integer"},"a":{"maximum":12345678901234567890}}}`), Effect: tool.Destructive},
+				{Name: "b", Schema: json.RawMessage(`{"type":"object"}`), Effect: tool.Destructive},
+			}
+			if diff := cmp.Diff(want, l.Tools); diff != "" {
+				t.Errorf("tools by name, with their schemas as they are: -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEffects(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		hints  *sdk.ToolAnnotations
+		want   tool.Effect
+	}{
+		"none":                        {"what nobody knows may do harm", nil, tool.Destructive},
+		"empty":                       {"a title says nothing of it", &sdk.ToolAnnotations{Title: "T"}, tool.Destructive},
+		"read-only":                   {"", &sdk.ToolAnnotations{ReadOnlyHint: true}, tool.ReadOnly},
+		"read-only, said to destroy":  {"the other hints mean nothing beside it", &sdk.ToolAnnotations{ReadOnlyHint: true, DestructiveHint: new(true)}, tool.ReadOnly},
+		"idempotent, not destructive": {"", &sdk.ToolAnnotations{IdempotentHint: true, DestructiveHint: new(false)}, tool.Idempotent},
+		"idempotent":                  {"destructive by default, says the protocol", &sdk.ToolAnnotations{IdempotentHint: true}, tool.Destructive},
+		"idempotent, destructive":     {"", &sdk.ToolAnnotations{IdempotentHint: true, DestructiveHint: new(true)}, tool.Destructive},
+		"not destructive":             {"it adds something each time", &sdk.ToolAnnotations{DestructiveHint: new(false)}, tool.Destructive},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, nil, func(s *sdk.Server) {
+				s.AddTool(&sdk.Tool{Name: "a", InputSchema: json.RawMessage(`{"type":"object"}`), Annotations: tc.hints}, nil)
+			})
+			l, err := client(t, s.URL).Discover(patient(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := l.Tools[0].Effect; got != tc.want {
+				t.Errorf("effect %s, want %s: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+// lists answers requests for tools with pages of one's own making.
+func lists(page func(cursor string) string) func(http.ResponseWriter, *http.Request, message) bool {
+	return func(w http.ResponseWriter, r *http.Request, m message) bool {
+		if m.Method != "tools/list" {
+			return false
+		}
+		answer(200, jsonType, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, page(m.Params.Cursor)))(w, r)
+		return true
+	}
+}
+
+func TestHostileLists(t *testing.T) {
+	many := func(n int, of string) string {
+		tools := make([]string, n)
+		for i := range tools {
+			tools[i] = fmt.Sprintf(of, i)
+		}
+		return strings.Join(tools, ",")
+	}
+	n := 0
+	for name, tc := range map[string]struct {
+		reason string
+		page   func(cursor string) string
+		tools  int
+		want   string
+	}{
+		"at the limit": {"a thousand are taken", func(string) string { return `{"tools":[` + many(1000, `{"name":"t%d"}`) + `]}` }, 1000, ""},
+		"too many":     {"and no more", func(string) string { return `{"tools":[` + many(1001, `{"name":"t%d"}`) + `]}` }, 0, "it lists more than 1000 tools"},
+		"too long": {"whatever their number", func(string) string {
+			return `{"tools":[{"name":"a","description":"` + strings.Repeat("x", 4<<20) + `"}]}`
+		}, 0, "its list of tools exceeds 4 MiB"},
+		"without end": {"there must be one", func(string) string { n++; return fmt.Sprintf(`{"tools":[],"nextCursor":"%d"}`, n) }, 0, "has more than 200 pages"},
+		"in a circle": {"a page again is no page", func(string) string { return `{"tools":[{"name":"a"}],"nextCursor":"x"}` }, 1, ""},
+		"pages": {"all of them", func(cursor string) string {
+			if cursor == "" {
+				return `{"tools":[{"name":"a"}],"nextCursor":"x"}`
+			}
+			return `{"tools":[{"name":"b"}]}`
+		}, 2, ""},
+		"odd names": {"what cannot be called is left out, and so is what cannot be told apart", func(string) string {
+			return `{"tools":[{"name":""},{"name":"` + strings.Repeat("x", 129) + `"},{"name":"a"},{"name":"a"}]}`
+		}, 1, ""},
+		"odd schemas": {"a tool without arguments that make sense takes any", func(string) string {
+			return `{"tools":[{"name":"a","inputSchema":[]},{"name":"b","inputSchema":null},{"name":"c","inputSchema":"x"}]}`
+		}, 3, ""},
+		"no list":      {"a server without tools has none", func(string) string { return `{}` }, 0, ""},
+		"another type": {"this is no list", func(string) string { return `{"tools":{"a":1}}` }, 0, "what answers at mcp.url is not an MCP server"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, nil, says("hello", ""))
+			s.tamper(lists(tc.page))
+			l, err := client(t, s.URL).Discover(patient(t))
+			if tc.want != "" {
+				if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Protocol || !strings.Contains(e.Message, tc.want) {
+					t.Errorf("Discover = %v; want %q: %s", err, tc.want, tc.reason)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(l.Tools) != tc.tools {
+				t.Errorf("%d tools, want %d: %s", len(l.Tools), tc.tools, tc.reason)
+			}
+			for _, known := range l.Tools {
+				if !strings.HasPrefix(string(known.Schema), "{") || !json.Valid(known.Schema) {
+					t.Errorf("tool %q has the schema %s, want an object", known.Name, known.Schema)
+				}
+			}
+		})
+	}
+}
+
+func TestToolsThatChange(t *testing.T) {
+	for name, options := range map[string]*sdk.StreamableHTTPOptions{"events": nil, "JSON": {JSONResponse: true}} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, options, says("a", "1"))
+			changes := make(chan struct{}, 10)
+			c := client(t, s.URL, func(cfg *mcp.Config) { cfg.OnChange = func() { changes <- struct{}{} } })
+			names := func() string {
+				l, err := c.Tools(patient(t), time.Hour)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var all []string
+				for _, known := range l.Tools {
+					all = append(all, known.Name)
+				}
+				return strings.Join(all, " ")
+			}
+			if got := names(); got != "a" {
+				t.Fatalf("tools %q", got)
+			}
+			for probe := 0; len(changes) == 0 && probe < 60; probe++ { // until the stream is there
+				awaitStream(t, s, 1)
+				says("a", fmt.Sprint(probe))(s.Server)
+				says(fmt.Sprintf("probe%d", probe), "")(s.Server)
+				select {
+				case got := <-changes:
+					changes <- got
+				case <-time.After(time.Second):
+				}
+				s.RemoveTools(fmt.Sprintf("probe%d", probe))
+			}
+			eventually(t, "the probe to be gone", func() bool { return names() == "a" })
+			before := s.listings()
+			for i := range 20 {
+				says(fmt.Sprintf("b%d", i%2), "2")(s.Server)
+			}
+			s.RemoveTools("a")
+			eventually(t, "the list to be as it is now", func() bool { return names() == "b0 b1" })
+			if l := s.listings() - before; l > 4 {
+				t.Errorf("the tools were listed %d times, want many changes in a row to be one", l)
+			}
+		})
+	}
+}
+
+// awaitStream waits until the server has been asked so often for its stream of notifications, and has begun it.
+func awaitStream(t *testing.T, s *site, times int) {
+	t.Helper()
+	eventually(t, "the stream of notifications", func() bool {
+		n := 0
+		for _, r := range s.requests() {
+			if r.Method == http.MethodGet {
+				n++
+			}
+		}
+		return n >= times
+	})
+}
+
+func TestAStreamThatBrokeIsTakenUpAgain(t *testing.T) {
+	s := serve(t, nil, says("a", "1"))
+	changes := make(chan struct{}, 10)
+	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.OnChange = func() { changes <- struct{}{} } })
+	if _, err := c.Discover(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	awaitStream(t, s, 1)
+	var conflicts atomic.Int32
+	s.tamper(func(w http.ResponseWriter, r *http.Request, _ message) bool {
+		if r.Method == http.MethodGet && conflicts.Add(1) == 1 { // as of a server that has not noticed yet
+			answer(409, "text/plain", "the stream is taken")(w, r)
+			return true
+		}
+		return false
+	})
+	s.web.CloseClientConnections()
+	says("b", "2")(s.Server) // while nobody listens
+	select {
+	case <-changes:
+	case <-time.After(patience):
+		t.Fatal("nobody was told of the change")
+	}
+	l, err := c.Tools(patient(t), time.Hour)
+	if err != nil || len(l.Tools) != 2 {
+		t.Errorf("Tools = %+v, %v; want what has changed in between", l, err)
+	}
+	awaitStream(t, s, 3)
+}
+
+func TestAServerWithoutAStreamIsAskedOnce(t *testing.T) {
+	for name, handle := range map[string]func(http.ResponseWriter, *http.Request){
+		"405": answer(405, "text/plain", ""), "400": answer(400, "text/plain", ""), "a website": answer(200, "text/html", "<html>"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, nil, says("a", "1"))
+			s.tamper(func(w http.ResponseWriter, r *http.Request, _ message) bool {
+				if r.Method == http.MethodGet {
+					handle(w, r)
+				}
+				return r.Method == http.MethodGet
+			})
+			c := client(t, s.URL)
+			for range 3 {
+				if got, err := call(patient(t), c, "a", `{}`); err != nil || got != "1" {
+					t.Fatalf("Call = %q, %v", got, err)
+				}
+			}
+			awaitStream(t, s, 1)
+			if got, err := call(patient(t), c, "a", `{}`); err != nil || got != "1" {
+				t.Errorf("Call = %q, %v; want a server without a stream to do", got, err)
+			}
+		})
+	}
+}
+
+func TestToolsAreKnownWhenTheServerIsAway(t *testing.T) {
+	s := serve(t, nil, says("a", "1"))
+	now := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Now = now.read })
+	first, err := c.Tools(patient(t), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := c.Tools(patient(t), time.Minute)
+	if err != nil || again != first {
+		t.Errorf("Tools = %p, %v; want the list that is known, %p", again, err, first)
+	}
+	s.tamper(func(w http.ResponseWriter, r *http.Request, _ message) bool { hangUp(w, r); return true })
+	now.advance(time.Minute)
+	away, err := c.Tools(patient(t), time.Minute)
+	if err == nil || away == nil || away.Tools[0].Name != "a" {
+		t.Errorf("Tools = %+v, %v; want what was known, and why it is no more than that", away, err)
+	}
+	before := s.listings()
+	for range 10 {
+		if l, err := c.Tools(patient(t), time.Minute); err == nil || l == nil {
+			t.Errorf("Tools = %+v, %v; want what was known, and why", l, err)
+		}
+	}
+	if s.listings() != before {
+		t.Error("a server that does not answer is asked each time, want a pause")
+	}
+	nobody := client(t, s.URL)
+	if l, err := nobody.Tools(patient(t), time.Minute); err == nil || l != nil {
+		t.Errorf("Tools = %+v, %v; want nothing of a server that was never reached", l, err)
+	}
+}
+
+// TestNewerProtocol has a server that knows no sessions, and no greeting of older versions.
+func TestNewerProtocol(t *testing.T) {
+	s := serve(t, &sdk.StreamableHTTPOptions{Stateless: true}, says("a", "1"))
+	s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+		if m.Method != "initialize" {
+			return false
+		}
+		answer(404, jsonType, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"unknown method"}}`)(w, r)
+		return true
+	})
+	c := client(t, s.URL)
+	l, err := c.Discover(patient(t))
+	if err != nil || l.ProtocolVersion != "2026-07-28" || len(l.Tools) != 1 {
+		t.Fatalf("Discover = %+v, %v", l, err)
+	}
+	if got, err := call(patient(t), c, "a", `{}`); err != nil || got != "1" {
+		t.Errorf("Call = %q, %v", got, err)
+	}
+}
+
+func TestServersAreServedNothing(t *testing.T) {
+	asked := make(chan error, 4)
+	s := serve(t, nil, plain("ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		_, err := r.Session.CreateMessage(ctx, &sdk.CreateMessageParams{MaxTokens: 1}) //nolint:staticcheck // because servers still ask
+		asked <- err
+		_, err = r.Session.ListRoots(ctx, nil) //nolint:staticcheck // because servers still ask
+		asked <- err
+		_, err = r.Session.Elicit(ctx, &sdk.ElicitParams{Message: "your password?"})
+		asked <- err
+		asked <- r.Session.Ping(ctx, nil)
+		return text("asked"), nil
+	}))
+	got, err := call(patient(t), client(t, s.URL), "ask", `{}`)
+	if err != nil || got != "asked" {
+		t.Fatalf("Call = %q, %v; want the call to end in spite of it", got, err)
+	}
+	for _, what := range []string{"a model", "the roots", "a person"} {
+		if err := <-asked; err == nil {
+			t.Errorf("the server was served %s", what)
+		}
+	}
+	if err := <-asked; err != nil {
+		t.Errorf("a ping was answered with %v", err)
+	}
+}
+
+func TestSchemaHash(t *testing.T) {
+	const want = "c9e4b788f26317e4"
+	for _, schema := range []string{`{"type":"object","a":1}`, `{"a": 1, "type": "object"}`, "{\n\"a\":1,\"type\":\"object\"}\n"} {
+		if got := mcp.SchemaHash(json.RawMessage(schema)); got != want {
+			t.Errorf("SchemaHash(%s) = %s, want %s whatever the order and the white space", schema, got, want)
+		}
+	}
+	if mcp.SchemaHash(json.RawMessage(`{"type":"object","a":2}`)) == want {
+		t.Error("another schema has the same hash")
+	}
+}

@@ -1,0 +1,146 @@
+package mcp_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/capstan-dev/capstan/internal/mcp"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+func TestResults(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		result string
+		want   string
+	}{
+		"text":                 {"", `{"content":[{"type":"text","text":"one\ntwo"}]}`, "one\ntwo"},
+		"texts":                {"one to a line", `{"content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}`, "one\ntwo"},
+		"nothing":              {"", `{"content":[]}`, ""},
+		"no content":           {"it is required, but missed by nobody", `{}`, ""},
+		"structured":           {"it is the result where there is no text", `{"content":[],"structuredContent":{"b": 1, "a": [2]}}`, `{"b": 1, "a": [2]}`},
+		"structured and text":  {"servers give both for clients that know one: it is the same", `{"content":[{"type":"text","text":"{\"a\":1}"}],"structuredContent":{"a":1}}`, `{"a":1}`},
+		"structured and image": {"", `{"content":[{"type":"image","data":"","mimeType":"image/png"}],"structuredContent":{"a":1}}`, "[image/png, 0 bytes]\n{\"a\":1}"},
+		"image":                {"no model reads base64", `{"content":[{"type":"image","data":"aGVsbG8=","mimeType":"image/png"}]}`, "[image/png, 5 bytes]"},
+		"audio":                {"", `{"content":[{"type":"audio","data":"aGVsbG8h","mimeType":"audio/wav"}]}`, "[audio/wav, 6 bytes]"},
+		"no type":              {"", `{"content":[{"type":"image","data":"aGVsbG8h"}]}`, "[image, 6 bytes]"},
+		"link":                 {"", `{"content":[{"type":"resource_link","name":"n","title":"The page","uri":"https://example.com/a"}]}`, "The page <https://example.com/a>"},
+		"link without title":   {"", `{"content":[{"type":"resource_link","name":"n","uri":"demo://1"}]}`, "n <demo://1>"},
+		"resource":             {"", `{"content":[{"type":"resource","resource":{"uri":"demo://1","text":"its text"}}]}`, "its text"},
+		"binary resource":      {"", `{"content":[{"type":"resource","resource":{"uri":"demo://1","mimeType":"application/pdf","blob":"aGVsbG8="}}]}`, "[application/pdf, 5 bytes] <demo://1>"},
+		"empty resource":       {"", `{"content":[{"type":"resource"}]}`, "[resource]"},
+		"unheard of":           {"of a later version", `{"content":[{"type":"hologram","text":"x"},{"type":"text","text":"y"}]}`, "[hologram]\ny"},
+		"not UTF-8":            {"", `{"content":[{"type":"text","text":"a` + "\xff" + `b"}]}`, "a\uFFFDb"},
+		"credentials":          {"a server that repeats them must not tell the model", `{"content":[{"type":"text","text":"I was called with ` + token + `"}]}`, "I was called with [redacted]"},
+		"long":                 {"what is too long for the model, others cut", `{"content":[{"type":"text","text":"` + strings.Repeat("x", 5<<20) + `"}]}`, strings.Repeat("x", 5<<20)},
+	} {
+		for kind, wrap := range map[string]string{jsonType: "%s", events: "event: message\r\nid: 1\r\ndata: %s\r\n\r\n"} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				s := serve(t, nil, says("hello", ""))
+				s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+					if m.Method != "tools/call" {
+						return false
+					}
+					answer(200, kind, fmt.Sprintf(wrap, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, tc.result)))(w, r)
+					return true
+				})
+				got, err := call(patient(t), client(t, s.URL), "hello", `{}`)
+				if err != nil || got != tc.want {
+					t.Errorf("Call = %.200q, %v; want %.200q: %s", got, err, tc.want, tc.reason)
+				}
+			})
+		}
+	}
+}
+
+func TestErrorsOfTools(t *testing.T) {
+	long := strings.Repeat("ü", 3000)
+	type in struct {
+		N int `json:"n"`
+	}
+	s := serve(t, nil, func(s *sdk.Server) {
+		sdk.AddTool(s, &sdk.Tool{Name: "number"}, func(context.Context, *sdk.CallToolRequest, in) (*sdk.CallToolResult, any, error) {
+			return nil, nil, nil
+		})
+		for name, said := range map[string]string{
+			"fails": "there is no order 7", "silent": "", "long": long, "leaks": "with " + token,
+			"reference-unknown": "MCP error -32602: Tool reference-unknown not found",
+			"reference-invalid": "MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid",
+		} {
+			plain(name, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				result := text(said)
+				result.IsError = true
+				return result, nil
+			})(s)
+		}
+	})
+	c := client(t, s.URL)
+	for name, tc := range map[string]struct {
+		class tool.Class
+		want  string
+	}{
+		"fails":             {tool.Failed, "there is no order 7"},
+		"silent":            {tool.Failed, "the tool failed and does not say why"},
+		"long":              {tool.Failed, strings.Repeat("ü", 2000) + "..."},
+		"leaks":             {tool.Failed, "with [redacted]"},
+		"reference-unknown": {tool.Unavailable, "MCP error -32602: Tool reference-unknown not found"},
+		"reference-invalid": {tool.InvalidArguments, "MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid"},
+		"no-such-tool":      {tool.Unavailable, `tool server "demo": unknown tool "no-such-tool"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if e := failure(t, c, name); e.Class != tc.class || e.Message != tc.want {
+				t.Errorf("Call = %s %.300q, want %s %.300q", e.Class, e.Message, tc.class, tc.want)
+			}
+		})
+	}
+	_, err := call(patient(t), c, "number", `{"n":"x"}`)
+	if e := tool.AsError(err); e.Class != tool.InvalidArguments && e.Class != tool.Failed {
+		t.Errorf("Call with bad arguments = %s %q", e.Class, e.Message)
+	}
+}
+
+// TestAnAnswerThatIsFetchedLater has a server that hangs up on purpose while it works, as newer servers do, and has the answer
+// when the client comes back.
+func TestAnAnswerThatIsFetchedLater(t *testing.T) {
+	for name, hang := range map[string]func(*site, *sdk.CallToolRequest){
+		"the server hangs up":   func(_ *site, r *sdk.CallToolRequest) { r.Extra.CloseSSEStream(sdk.CloseSSEStreamArgs{RetryAfter: 1}) },
+		"the connection breaks": func(s *site, _ *sdk.CallToolRequest) { s.web.CloseClientConnections() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s *site
+			s = serve(t, &sdk.StreamableHTTPOptions{EventStore: sdk.NewMemoryEventStore(nil)}, plain("slow", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				hang(s, r)
+				return text("done"), nil
+			}))
+			if got, err := call(patient(t), client(t, s.URL), "slow", `{}`); err != nil || got != "done" {
+				t.Errorf("Call = %q, %v; want the answer", got, err)
+			}
+		})
+	}
+}
+
+func TestAConnectionServesManyCalls(t *testing.T) {
+	for name, options := range kinds {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, options, says("hello", "hi"))
+			addresses := map[string]bool{}
+			c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Token = "" })
+			for range 20 {
+				if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+					t.Fatalf("Call = %q, %v", got, err)
+				}
+			}
+			for _, r := range s.requests() {
+				addresses[r.RemoteAddr] = true
+			}
+			if len(addresses) > 5 {
+				t.Errorf("20 calls took %d TCP connections, want them to be used again", len(addresses))
+			}
+		})
+	}
+}

@@ -1,0 +1,257 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+const (
+	// MaxResponseBytes bounds what is read of the answer to one request, whatever the server sends.
+	MaxResponseBytes = 32 << 20
+	// maxErrorBytes bounds what is read of a refusal.
+	maxErrorBytes = 16 << 10
+	// noticeTimeout bounds a message that has no answer, and farewellTimeout the last message of a session.
+	noticeTimeout   = 5 * time.Second
+	farewellTimeout = 2 * time.Second
+)
+
+// Headers of the protocol.
+const (
+	sessionHeader     = "Mcp-Session-Id"
+	lastEventIDHeader = "Last-Event-ID"
+)
+
+// The content types of the protocol.
+const (
+	jsonType   = "application/json"
+	eventsType = "text/event-stream"
+)
+
+var (
+	// ErrClosed means that a client was ended.
+	ErrClosed = errors.New("the connection was ended")
+
+	errSession  = errors.New("the server has ended the session")
+	errTooLong  = fmt.Errorf("the response exceeds %d MiB", MaxResponseBytes>>20)
+	errProtocol = errors.New("the response is not of the Model Context Protocol")
+	errBroken   = errors.New("the connection broke before the response was there")
+)
+
+// statusError is an HTTP status that refuses a request.
+type statusError struct {
+	status int
+	// detail is what the server says about it.
+	detail string
+}
+
+// Error returns the status.
+func (e *statusError) Error() string { return fmt.Sprintf("HTTP %d", e.status) }
+
+// wire sends the requests of one session.
+type wire struct {
+	client *http.Client
+	url    string
+	life   context.Context //nolint:containedctx // because it is the life of the connection
+	// onChange is told that the tools may have changed, onLost that the session is over.
+	onChange, onLost func()
+}
+
+// RoundTrip sends one request of the SDK.
+func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
+	switch req.Method {
+	case http.MethodGet:
+		return w.standing(req), nil
+	case http.MethodPost:
+		return w.post(req)
+	}
+	ctx, cancel := context.WithTimeout(req.Context(), farewellTimeout)
+	defer cancel()
+	return w.brief(req.Clone(ctx))
+}
+
+// post sends one message.
+func (w *wire) post(req *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(req.Body)
+	_ = req.Body.Close() // it is in memory
+	if err != nil {
+		return nil, err
+	}
+	message, err := jsonrpc.DecodeMessage(body)
+	if err != nil {
+		return nil, err
+	}
+	if call, ok := message.(*jsonrpc.Request); ok && call.IsCall() {
+		return w.call(req, body, call.ID)
+	}
+	ctx, cancel := w.bound(req.Context(), noticeTimeout)
+	defer cancel()
+	out := req.Clone(ctx)
+	setBody(out, body)
+	return w.brief(out)
+}
+
+func setBody(req *http.Request, body []byte) {
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+}
+
+// bound returns a context that ends with another, with the connection, and after a time.
+func (w *wire) bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	stop := context.AfterFunc(w.life, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// brief sends a request whose answer has no content that counts.
+func (w *wire) brief(req *http.Request) (*http.Response, error) {
+	resp, err := w.do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }() // nothing of it is needed
+	if err := w.refusal(req, resp); err != nil {
+		return nil, err
+	}
+	return reply(req, resp, http.StatusAccepted, "", nil), nil
+}
+
+// do sends a request.
+func (w *wire) do(req *http.Request) (*http.Response, error) {
+	out := req.Clone(req.Context())
+	out.RequestURI = ""
+	return w.client.Do(out)
+}
+
+// call sends a request that has an answer, and returns with the answer, or with the stream that brings it.
+func (w *wire) call(req *http.Request, body []byte, id jsonrpc.ID) (*http.Response, error) {
+	ex := exchangeOf(req.Context())
+	// The answer's last bytes may be read when the caller is gone: its connection can then serve another call.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(req.Context()))
+	parting := []func() bool{
+		context.AfterFunc(req.Context(), func() { cancel(context.Cause(req.Context())) }), //nolint:contextcheck // because it is the request's
+		context.AfterFunc(w.life, func() { cancel(ErrClosed) }),                           //nolint:contextcheck // because the connection may end before the request
+	}
+	release := func() {
+		for _, stop := range parting {
+			stop()
+		}
+	}
+	out := req.Clone(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { ex.sent.Store(true) }}))
+	setBody(out, body)
+	resp, err := w.do(out)
+	if err == nil {
+		resp, err = w.answer(req, resp, ex, &stream{wire: w, ctx: ctx, cancel: cancel, release: release, header: req.Header, call: id, ex: ex})
+	}
+	if err != nil {
+		release()
+		cancel(err)
+		return nil, err
+	}
+	return resp, nil
+}
+
+// answer makes of a response what the SDK is given. It never breaks the whole connection: what is wrong with one response is an
+// error of its request.
+func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *stream) (*http.Response, error) {
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if resp.StatusCode == http.StatusOK && kind == eventsType {
+		s.begin(resp.Body, MaxResponseBytes)
+		resp.Body, resp.ContentLength = s, -1
+		return resp, nil
+	}
+	defer s.cancel(nil)
+	defer s.release()
+	defer func() { _ = resp.Body.Close() }() // what counts of it was read
+	limit := MaxResponseBytes
+	if resp.StatusCode != http.StatusOK {
+		limit = maxErrorBytes
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(limit)+1))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errBroken, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return w.refused(req, resp, ex, s.call, body)
+	}
+	if len(body) > limit {
+		return nil, errTooLong
+	}
+	if !isResponse(body, s.call) {
+		return nil, errProtocol
+	}
+	ex.keep(body)
+	return reply(req, resp, http.StatusOK, jsonType, ex.stub(s.call, body)), nil
+}
+
+// isResponse says whether a message is the response to a request.
+func isResponse(message []byte, call jsonrpc.ID) bool {
+	m, err := jsonrpc.DecodeMessage(message)
+	r, ok := m.(*jsonrpc.Response)
+	return err == nil && ok && r.ID == call
+}
+
+// refused is a status other than 200. With most, servers may say what is wrong in terms of the protocol.
+func (w *wire) refused(req *http.Request, resp *http.Response, ex *exchange, call jsonrpc.ID, body []byte) (*http.Response, error) {
+	var said struct {
+		Error *jsonrpc.Error `json:"error"`
+	}
+	if err := json.Unmarshal(body, &said); err != nil || said.Error == nil || said.Error.Message == "" || isOver(req, resp.StatusCode, string(body)) || resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden {
+		return nil, w.status(req, resp.StatusCode, string(body))
+	}
+	answer, err := jsonrpc.EncodeMessage(&jsonrpc.Response{ID: call, Error: said.Error})
+	if err != nil {
+		return nil, errProtocol
+	}
+	ex.keep(answer)
+	return reply(req, resp, http.StatusOK, jsonType, answer), nil
+}
+
+// refusal is nil for a status that is none.
+func (w *wire) refusal(req *http.Request, resp *http.Response) error {
+	if resp.StatusCode >= http.StatusOK && resp.StatusCode < http.StatusMultipleChoices {
+		return nil
+	}
+	detail, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes)) // what there is of it will do
+	return w.status(req, resp.StatusCode, string(detail))
+}
+
+func (w *wire) status(req *http.Request, status int, detail string) error {
+	if isOver(req, status, detail) {
+		w.onLost()
+		return errSession
+	}
+	return &statusError{status: status, detail: detail}
+}
+
+// isOver says whether a server means by a refusal that it does not know the session. That is 404; servers on the examples of the
+// reference SDK say 400 and name the session. Either way it has not taken the request.
+func isOver(req *http.Request, status int, detail string) bool {
+	return req.Header.Get(sessionHeader) != "" &&
+		(status == http.StatusNotFound || status == http.StatusBadRequest && strings.Contains(strings.ToLower(detail), "session"))
+}
+
+// reply is a response with a body in memory.
+func reply(req *http.Request, to *http.Response, status int, kind string, body []byte) *http.Response {
+	header := http.Header{}
+	if id := to.Header.Get(sessionHeader); id != "" {
+		header.Set(sessionHeader, id)
+	}
+	if kind != "" {
+		header.Set("Content-Type", kind)
+	}
+	return &http.Response{
+		StatusCode: status, Status: http.StatusText(status), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: header, Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)), Request: req,
+	}
+}

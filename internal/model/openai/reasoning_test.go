@@ -1,0 +1,131 @@
+package openai_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// TestReasoningOnTheWire comes under two names, and is never part of the answer.
+func TestReasoningOnTheWire(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, body string
+		want         model.Reply
+	}{
+		"reasoning_content": {
+			"most servers call it so", events(delta(`"reasoning_content":"Let me "`), delta(`"reasoning_content":"think."`), delta(`"content":"yes"`), finishing("stop"), "[DONE]"),
+			model.Reply{Text: "yes", Reasoning: "Let me think.", FinishReason: model.FinishStop},
+		},
+		"reasoning": {
+			"others so", events(delta(`"reasoning":"Let me "`), delta(`"content":"","reasoning":"think."`), delta(`"content":"yes","reasoning":null`), finishing("stop"), "[DONE]"),
+			model.Reply{Text: "yes", Reasoning: "Let me think.", FinishReason: model.FinishStop},
+		},
+		"both": {
+			"it is the same", events(delta(`"reasoning":"Hm.","reasoning_content":"Hm."`), delta(`"content":"yes"`), finishing("stop"), "[DONE]"),
+			model.Reply{Text: "yes", Reasoning: "Hm.", FinishReason: model.FinishStop},
+		},
+		"no text": {
+			"what is none is left out", events(delta(`"reasoning":{"effort":"high"}`), delta(`"content":"yes"`), finishing("stop"), "[DONE]"),
+			model.Reply{Text: "yes", FinishReason: model.FinishStop},
+		},
+		"cut off": {
+			"a reply may have no more", events(delta(`"reasoning":"Let me"`), finishing("length"), "[DONE]"),
+			model.Reply{Reasoning: "Let me", FinishReason: model.FinishLength},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := provider(t, raw(t, respond(200, tc.body, stream))).Generate(t.Context(), request("hello"))
+			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
+				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
+			}
+		})
+	}
+}
+
+// TestReasoningAloneIsNoAnswer whatever it says.
+func TestReasoningAloneIsNoAnswer(t *testing.T) {
+	p := provider(t, raw(t, respond(200, events(delta(`"reasoning_content":"yes"`), finishing("stop"), "[DONE]"), stream)))
+	if e := failure(t, p); e.Kind != model.Malformed || !strings.HasSuffix(e.Message, "the answer was empty") {
+		t.Errorf("Generate: %s %q, want an empty answer", e.Kind, e.Message)
+	}
+}
+
+func TestReasoningBesideCalls(t *testing.T) {
+	_, url := fake(t, `rules: [{reply: {reasoning: "I look.", toolCalls: [{name: find}]}}]`)
+	req := request("hello")
+	req.Tools = []model.Tool{{Name: "find"}}
+	got, err := provider(t, url).Generate(t.Context(), req)
+	if err != nil || got.Reasoning != "I look." || got.Text != "" || len(got.ToolCalls) != 1 || got.Usage.ReasoningTokens != 2 {
+		t.Errorf("Generate = %+v, %v; want a call, what was thought, and its tokens", got, err)
+	}
+}
+
+// TestThinkingIsNoSilence: a model that thinks for long is at work.
+func TestThinkingIsNoSilence(t *testing.T) {
+	_, url := fake(t, `rules: [{reply: {reasoning: "one thought in many pieces", text: "yes", chunkChars: 2}, fault: {chunkDelayMilliseconds: 40}}]`)
+	p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 300 * time.Millisecond })
+	got, err := p.Generate(t.Context(), request("hello"))
+	if err != nil || got.Reasoning != "one thought in many pieces" || got.Text != "yes" {
+		t.Errorf("Generate = %+v, %v; want the answer: only silence is a time-out", got, err)
+	}
+}
+
+// TestEffortAndFormat are sent only where they are asked for.
+func TestEffortAndFormat(t *testing.T) {
+	const schema = `{"type":"object","properties":{"z":{"type":"integer"},"a":{"const":1.0}}}`
+	for name, tc := range map[string]struct {
+		reason, member string
+		change         func(*model.Request)
+		want           string
+	}{
+		"no effort": {"it is left to the endpoint", "reasoning_effort", func(*model.Request) {}, ""},
+		"effort":    {"it is sent", "reasoning_effort", func(r *model.Request) { r.Parameters.Effort = "high" }, `"high"`},
+		"no format": {"any text", "response_format", func(*model.Request) {}, ""},
+		"format": {
+			"the schema goes as it is, and is not strict", "response_format", func(r *model.Request) { r.Output = json.RawMessage(schema) },
+			`{"type":"json_schema","json_schema":{"name":"answer","schema":` + schema + `,"strict":false}}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := request("hello")
+			tc.change(&req)
+			if got, _ := sentBody(t, req, tc.member); got != tc.want {
+				t.Errorf("sent %s, want %s: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+func TestASchemaThatIsNoJSON(t *testing.T) {
+	s, url := fake(t, "")
+	req := request("hello")
+	req.Output = json.RawMessage(`{"type":`)
+	_, err := provider(t, url).Generate(t.Context(), req)
+	e, ok := errors.AsType[*model.Error](err)
+	if !ok || e.Kind != model.InvalidRequest || !e.Unsent || s.Stats().Requests != 0 {
+		t.Errorf("Generate: %v after %d requests, want it refused before it is sent", err, s.Stats().Requests)
+	}
+}
+
+// TestAnEndpointThatChecks is asked for everything at once.
+func TestAnEndpointThatChecks(t *testing.T) {
+	s, url := fake(t, `{contextTokens: 100, rules: [{when: {responseFormat: json_schema, hasTools: true}, reply: {text: "{}"}}]}`)
+	req := request("hello")
+	req.Output, req.Parameters.Effort, req.Tools = json.RawMessage(`{"type":"object"}`), "low", []model.Tool{{Name: "find"}}
+	got, err := provider(t, url).Generate(t.Context(), req)
+	if err != nil || got.Text != "{}" || s.Requests()[0].ResponseFormat != "json_schema" {
+		t.Errorf("Generate = %+v, %v; want the answer", got, err)
+	}
+	req.Messages[1].Content = strings.Repeat("long ", 100)
+	_, err = provider(t, url).Generate(t.Context(), req)
+	if e, ok := errors.AsType[*model.Error](err); !ok || e.Kind != model.ContextLength {
+		t.Errorf("Generate: %v, want ContextLength", err)
+	}
+}

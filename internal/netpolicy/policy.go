@@ -1,0 +1,149 @@
+// Package netpolicy says which addresses this process connects to on behalf of the objects of a cluster: whoever may write a
+// ToolServer or a ModelProvider must not reach what only the process may reach. Addresses are judged when a connection is
+// made, after names were resolved, so that no name hides one.
+package netpolicy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// The flags of the manager that the operator of a cluster adds rules with.
+const (
+	// AllowFlag takes prefixes that may be connected to.
+	AllowFlag = "tool-allow-cidrs"
+	// DenyFlag takes prefixes that may not.
+	DenyFlag = "tool-deny-cidrs"
+)
+
+// maxRules bounds each of the operator's lists.
+const maxRules = 1000
+
+// Policy says which IP addresses may be connected to. Of all prefixes that hold an address the longest decides, as in a routing
+// table; among equal ones, what the operator denies goes before what the operator allows, and that before the built-in table.
+// An IPv6 address that stands for an IPv4 address must be allowed as both. A Policy does not change and is safe for concurrent use; nil is the
+// built-in table alone.
+type Policy struct{ entries []entry }
+
+// entry is a prefix with what it says; of two of the same length the later one wins.
+type entry struct {
+	prefix netip.Prefix
+	allow  bool
+	// what the addresses are, for messages; empty where the operator has said it.
+	what string
+}
+
+var builtInPolicy = &Policy{entries: builtInEntries()}
+
+func builtInEntries() []entry {
+	entries := make([]entry, 0, len(builtIn))
+	for _, r := range builtIn {
+		entries = append(entries, entry{prefix: netip.MustParsePrefix(r.prefix), allow: r.allow, what: r.what})
+	}
+	return entries
+}
+
+// Parse returns the policy of an operator's prefixes, such as 10.0.0.0/8, fd00::/8 or 127.0.0.1, at most 1,000 each. The error
+// says all that is wrong with them, each with its flag and value.
+func Parse(allow, deny []string) (*Policy, error) {
+	p := &Policy{entries: builtInEntries()}
+	return p, errors.Join(p.add(AllowFlag, allow, true), p.add(DenyFlag, deny, false))
+}
+
+// Permissive is for a program that one person runs for themselves: it may connect to the machine itself, too, and still to no
+// metadata service.
+func Permissive() *Policy {
+	p := &Policy{entries: builtInEntries()}
+	for _, r := range builtIn {
+		if r.what == "a loopback address" {
+			p.entries = append(p.entries, entry{prefix: netip.MustParsePrefix(r.prefix), allow: true})
+		}
+	}
+	return p
+}
+
+func (p *Policy) add(flag string, values []string, allow bool) error {
+	if len(values) > maxRules {
+		return fmt.Errorf("--%s must name at most %d prefixes, not %d", flag, maxRules, len(values))
+	}
+	var errs []error
+	for _, value := range values {
+		prefix, err := parse(value)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %q %w", flag, value, err))
+			continue
+		}
+		p.entries = append(p.entries, entry{prefix: prefix, allow: allow})
+	}
+	return errors.Join(errs...)
+}
+
+// parse reads a prefix, or an address alone.
+func parse(value string) (netip.Prefix, error) {
+	text := strings.TrimSpace(value)
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		addr, ofAddress := netip.ParseAddr(text)
+		if ofAddress != nil || addr.Zone() != "" {
+			return prefix, errors.New("must be a prefix of IP addresses, such as 10.0.0.0/8 or fd00::/8")
+		}
+		prefix = netip.PrefixFrom(addr, addr.BitLen())
+	}
+	if prefix.Addr().Is4In6() {
+		return prefix, errors.New("must be written as an IPv4 prefix: addresses of the form ::ffff:a.b.c.d are judged as a.b.c.d")
+	}
+	if prefix != prefix.Masked() {
+		return prefix, fmt.Errorf("has bits beyond its length: write %s", prefix.Masked())
+	}
+	return prefix, nil
+}
+
+// Check returns nil for an address that may be connected to, and else a *Refused.
+func (p *Policy) Check(addr netip.Addr) error {
+	addr = addr.WithZone("")
+	if v4, ok := embedded(addr); ok {
+		if err := p.judge(addr, v4); err != nil || mapped.Contains(addr) {
+			return err
+		}
+	}
+	return p.judge(addr, addr)
+}
+
+// judge looks an address up, on behalf of one that may stand for it.
+func (p *Policy) judge(asked, addr netip.Addr) error {
+	if p == nil {
+		p = builtInPolicy
+	}
+	best := -1
+	for i, e := range p.entries {
+		if e.prefix.Contains(addr) && (best < 0 || e.prefix.Bits() >= p.entries[best].prefix.Bits()) {
+			best = i
+		}
+	}
+	switch {
+	case best < 0:
+		return &Refused{Addr: asked, Reason: "it is no IP address"}
+	case p.entries[best].allow:
+		return nil
+	}
+	e := p.entries[best]
+	if e.what == "" {
+		return &Refused{Addr: asked, Reason: fmt.Sprintf("the manager's --%s=%s denies it", DenyFlag, e.prefix)}
+	}
+	return &Refused{Addr: asked, Reason: fmt.Sprintf("it is %s; the manager's --%s=%s would allow it", e.what, AllowFlag, netip.PrefixFrom(addr, addr.BitLen()))}
+}
+
+// Refused says that an address is not connected to. Nothing was sent to it.
+type Refused struct {
+	// Addr is the address.
+	Addr netip.Addr
+	// Reason says what it is, and which flag of the manager decides about it.
+	Reason string
+}
+
+// Error says so.
+func (r *Refused) Error() string {
+	return fmt.Sprintf("connections to %s are refused: %s", r.Addr, r.Reason)
+}

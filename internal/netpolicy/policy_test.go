@@ -1,0 +1,198 @@
+package netpolicy_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+)
+
+func TestCheck(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason      string
+		allow, deny []string
+		allowed     []string
+		refused     []string
+	}{
+		"built in": {
+			"the machine itself and a cloud's credentials are nobody's business", nil, nil,
+			[]string{"10.0.0.1", "192.168.1.1", "93.184.216.34", "100.64.0.1", "fd00::1", "2606:2800::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::1"},
+			[]string{
+				"127.0.0.1", "127.255.255.255", "::1", "0.0.0.0", "0.1.2.3", "::", "::7f00:1", "169.254.1.1", "fe80::1", "fe80::1%eth0", "224.0.0.1", "ff02::1",
+				"255.255.255.255", "169.254.169.254", "169.254.170.2", "fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16",
+				"::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1",
+			},
+		},
+		"loopback": {
+			"a rule opens what it names, in all its forms, and no more",
+			[]string{"127.0.0.0/8", "::1"},
+			nil,
+			[]string{"127.0.0.1", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1"},
+			[]string{"169.254.169.254", "0.0.0.0", "::"},
+		},
+		"wide": {
+			"a wide rule opens no single address",
+			[]string{"169.254.0.0/16", "0.0.0.0/0", "::/0", "100.64.0.0/10"},
+			nil,
+			[]string{"169.254.1.1", "100.100.100.201"},
+			[]string{"169.254.169.254", "100.100.100.200", "127.0.0.1", "::1"},
+		},
+		"metadata, by name": {"who names it means it", []string{"169.254.169.254"}, nil, []string{"169.254.169.254", "::ffff:169.254.169.254"}, []string{"169.254.170.2"}},
+		"one network":       {"the longest prefix decides", []string{"10.0.0.0/8", "10.1.2.3"}, []string{"0.0.0.0/0", "::/0", "10.1.0.0/16"}, []string{"10.0.0.1", "10.1.2.3"}, []string{"93.184.216.34", "10.1.0.1", "fd00::1"}},
+		"both":              {"among equal ones, denial", []string{"10.0.0.0/8"}, []string{"10.0.0.0/8"}, nil, []string{"10.0.0.1", "::ffff:10.0.0.1"}},
+		"a form denied":     {"an address is allowed as itself, too", nil, []string{"64:ff9b::/96"}, []string{"10.0.0.1"}, []string{"64:ff9b::a00:1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := netpolicy.Parse(tc.allow, tc.deny)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, addr := range tc.allowed {
+				if err := p.Check(netip.MustParseAddr(addr)); err != nil {
+					t.Errorf("%s: %v, want it allowed: %s", addr, err, tc.reason)
+				}
+			}
+			for _, addr := range tc.refused {
+				err := p.Check(netip.MustParseAddr(addr))
+				refused, ok := errors.AsType[*netpolicy.Refused](err)
+				if !ok || !strings.Contains(err.Error(), refused.Addr.String()) || !strings.Contains(err.Error(), "--tool-") {
+					t.Errorf("%s: %v, want it refused with the address and the flag: %s", addr, err, tc.reason)
+				}
+			}
+		})
+	}
+	if err := (*netpolicy.Policy)(nil).Check(netip.MustParseAddr("127.0.0.1")); err == nil {
+		t.Error("no policy allows loopback, want the built-in table")
+	}
+	permissive := netpolicy.Permissive()
+	for addr, want := range map[string]bool{"127.0.0.1": true, "::1": true, "10.0.0.1": true, "169.254.169.254": false, "fd00:ec2::254": false} {
+		if err := permissive.Check(netip.MustParseAddr(addr)); (err == nil) != want {
+			t.Errorf("one's own program, %s: %v, want allowed: %t", addr, err, want)
+		}
+	}
+}
+
+func TestMessages(t *testing.T) {
+	p, err := netpolicy.Parse(nil, []string{"10.0.0.0/8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for addr, want := range map[string]string{
+		"127.0.0.1":        "connections to 127.0.0.1 are refused: it is a loopback address; the manager's --tool-allow-cidrs=127.0.0.1/32 would allow it",
+		"::ffff:127.0.0.1": "connections to ::ffff:127.0.0.1 are refused: it is a loopback address; the manager's --tool-allow-cidrs=127.0.0.1/32 would allow it",
+		"169.254.169.254":  "connections to 169.254.169.254 are refused: it is an address of a cloud's metadata service; the manager's --tool-allow-cidrs=169.254.169.254/32 would allow it",
+		"10.1.2.3":         "connections to 10.1.2.3 are refused: the manager's --tool-deny-cidrs=10.0.0.0/8 denies it",
+	} {
+		if err := p.Check(netip.MustParseAddr(addr)); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %q", addr, err, want)
+		}
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for value, want := range map[string]string{
+		"":                  `--tool-deny-cidrs: "" must be a prefix of IP addresses, such as 10.0.0.0/8 or fd00::/8`,
+		"localhost":         `--tool-deny-cidrs: "localhost" must be a prefix of IP addresses, such as 10.0.0.0/8 or fd00::/8`,
+		"10.0.0.0/33":       `--tool-deny-cidrs: "10.0.0.0/33" must be a prefix of IP addresses, such as 10.0.0.0/8 or fd00::/8`,
+		"fe80::1%eth0":      `--tool-deny-cidrs: "fe80::1%eth0" must be a prefix of IP addresses, such as 10.0.0.0/8 or fd00::/8`,
+		"10.1.2.3/8":        `--tool-deny-cidrs: "10.1.2.3/8" has bits beyond its length: write 10.0.0.0/8`,
+		"::ffff:10.0.0.1":   `--tool-deny-cidrs: "::ffff:10.0.0.1" must be written as an IPv4 prefix: addresses of the form ::ffff:a.b.c.d are judged as a.b.c.d`,
+		"::ffff:10.0.0.0/8": `--tool-deny-cidrs: "::ffff:10.0.0.0/8" must be written as an IPv4 prefix: addresses of the form ::ffff:a.b.c.d are judged as a.b.c.d`,
+	} {
+		if _, err := netpolicy.Parse(nil, []string{value}); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %s", value, err, want)
+		}
+	}
+	_, err := netpolicy.Parse([]string{"x"}, []string{"y"})
+	if err == nil || !strings.Contains(err.Error(), `--tool-allow-cidrs: "x"`) || !strings.Contains(err.Error(), `--tool-deny-cidrs: "y"`) {
+		t.Errorf("Parse = %v, want all that is wrong", err)
+	}
+	if _, err := netpolicy.Parse(make([]string, 1001), nil); err == nil || !strings.Contains(err.Error(), "at most 1000") {
+		t.Errorf("Parse of 1,001 = %v, want a bound", err)
+	}
+}
+
+// TestNamesHideNothing connects by a name that stands for a refused address, which only shows when it connects.
+func TestNamesHideNothing(t *testing.T) {
+	reached := make(chan struct{}, 1)
+	web := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached <- struct{}{} }))
+	t.Cleanup(web.Close)
+	_, port, err := net.SplitHostPort(web.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := netpolicy.Transport(nil, 5*time.Second, nil)
+	t.Cleanup(transport.CloseIdleConnections)
+	for _, host := range []string{"localhost", "127.0.0.1", "127.1.2.3", "[::ffff:127.0.0.1]"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+net.JoinHostPort(strings.Trim(host, "[]"), port), http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := transport.RoundTrip(req)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		if _, ok := errors.AsType[*netpolicy.Refused](err); !ok {
+			t.Errorf("%s: %v, want it refused", host, err)
+		}
+	}
+	select {
+	case <-reached:
+		t.Error("the server was reached")
+	default:
+	}
+	if _, err := netpolicy.Permissive().Dialer(time.Second).DialContext(context.Background(), "unix", "/tmp/none.sock"); err == nil || !strings.Contains(err.Error(), "are not made") {
+		t.Errorf("a socket of the machine: %v, want it refused", err)
+	}
+}
+
+func TestCheckRedirect(t *testing.T) {
+	request := func(method, url string) *http.Request { return httptest.NewRequest(method, url, http.NoBody) }
+	for name, tc := range map[string]struct {
+		from, to *http.Request
+		followed bool
+	}{
+		"same place":   {request("GET", "https://a.example/x"), request("GET", "https://A.example/y"), true},
+		"other host":   {request("GET", "https://a.example/x"), request("GET", "https://b.example/x"), false},
+		"other port":   {request("GET", "https://a.example/x"), request("GET", "https://a.example:8443/x"), false},
+		"other scheme": {request("GET", "https://a.example/x"), request("GET", "http://a.example/x"), false},
+		"a POST":       {request("POST", "https://a.example/x"), request("POST", "https://a.example/y"), false},
+		"POST to GET":  {request("POST", "https://a.example/x"), request("GET", "https://a.example/y"), false},
+		"a user":       {request("GET", "https://a.example/x"), request("GET", "https://u:p@a.example/x"), false},
+	} {
+		if err := netpolicy.CheckRedirect(tc.to, []*http.Request{tc.from}); (err == nil) != tc.followed {
+			t.Errorf("%s: %v, want it followed: %t", name, err, tc.followed)
+		}
+	}
+	last := request("GET", "https://a.example/")
+	if err := netpolicy.CheckRedirect(last, []*http.Request{last, last, last, last, last, last}); !errors.Is(err, netpolicy.ErrRedirect) {
+		t.Errorf("the sixth redirect: %v, want an end", err)
+	}
+}
+
+func TestProxy(t *testing.T) {
+	t.Setenv("HTTPS_PROXY", "http://proxy.example:3128")
+	proxy := netpolicy.Permissive().Proxy()
+	for target, want := range map[string]string{"https://api.example": "http://proxy.example:3128", "https://169.254.169.254": "refused", "https://8.8.8.8": "http://proxy.example:3128"} {
+		got, err := proxy(httptest.NewRequest(http.MethodGet, target, http.NoBody))
+		if (err != nil) != (want == "refused") || err == nil && got.String() != want {
+			t.Errorf("%s goes by %v, %v; want %s: a proxy must not reach what the manager does not", target, got, err, want)
+		}
+	}
+	if netpolicy.Transport(nil, time.Second, nil).Proxy != nil {
+		t.Error("a transport has a proxy of its own accord")
+	}
+}
+
+func TestRoots(t *testing.T) {
+	if _, err := netpolicy.Roots([]byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")); err == nil {
+		t.Error("a certificate that is none was taken")
+	}
+}

@@ -1,0 +1,55 @@
+package netpolicy
+
+import "net/netip"
+
+// builtIn is what holds where the operator says nothing: all but what belongs to the machine itself, and the services by
+// which clouds hand their credentials to who asks from within. Those are single addresses, so that no wider rule opens them.
+var builtIn = []rule{
+	{"0.0.0.0/0", "", true},
+	{"::/0", "", true},
+	{"0.0.0.0/8", "an unspecified address", false},
+	{"127.0.0.0/8", "a loopback address", false},
+	{"169.254.0.0/16", "a link-local address", false},
+	{"224.0.0.0/4", "a multicast address", false},
+	{"255.255.255.255/32", "the broadcast address", false},
+	{"::/96", "an unspecified address", false},
+	{"::1/128", "a loopback address", false},
+	{"fe80::/10", "a link-local address", false},
+	{"ff00::/8", "a multicast address", false},
+
+	{"169.254.169.254/32", metadata, false}, // AWS, Azure, Google Cloud and most others
+	{"169.254.170.2/32", metadata, false},   // AWS, for containers
+	{"fd00:ec2::254/128", metadata, false},  // AWS
+	{"100.100.100.200/32", metadata, false}, // Alibaba Cloud
+	{"192.0.0.192/32", metadata, false},     // Oracle Cloud
+	{"168.63.129.16/32", metadata, false},   // Azure
+}
+
+const metadata = "an address of a cloud's metadata service"
+
+// rule of the built-in table.
+type rule struct {
+	prefix string
+	// what its addresses are, for messages.
+	what  string
+	allow bool
+}
+
+var (
+	mapped = netip.MustParsePrefix("::ffff:0:0/96")
+	nat64  = netip.MustParsePrefix("64:ff9b::/96")
+	sixTo4 = netip.MustParsePrefix("2002::/16")
+)
+
+// embedded returns the IPv4 address that an IPv6 address stands for, if it does.
+func embedded(addr netip.Addr) (netip.Addr, bool) {
+	bytes := addr.As16()
+	switch {
+	case addr.Is4():
+	case mapped.Contains(addr) || addr.Is4In6(), nat64.Contains(addr):
+		return netip.AddrFrom4([4]byte(bytes[12:])), true
+	case sixTo4.Contains(addr):
+		return netip.AddrFrom4([4]byte(bytes[2:6])), true
+	}
+	return netip.Addr{}, false
+}

@@ -1,0 +1,93 @@
+// Package toolbox gives a Turn the tools of its Agent: those of ToolServers, and other Agents.
+package toolbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// Servers are connections to ToolServers.
+type Servers interface {
+	// Tools returns the tools of a server as they are known, with what the ToolServer says of them. It may connect, and then
+	// takes no longer than the server's connectTimeoutSeconds. A server that is out of reach has those that it had before; if
+	// nothing is known of it, those of its status, with schemas that allow everything.
+	Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
+	// Caller returns what calls a tool by the name that its server gives it. It never fails: a call of a tool that cannot be
+	// called says why.
+	Caller(s *v1alpha1.ToolServer, name string) tool.Caller
+}
+
+// Box is the toolbox of one Turn. It implements turn.Toolbox.
+type Box struct {
+	// Agent whose tools they are.
+	Agent *v1alpha1.Agent
+	// Depth of the Turn, and MaxDepth: a Turn that is as deep has no sub-agents.
+	Depth, MaxDepth int
+	// Server and SubAgent return the ToolServer and the Agent of a name.
+	Server   func(ctx context.Context, name string) (*v1alpha1.ToolServer, error)
+	SubAgent func(ctx context.Context, name string) (*v1alpha1.Agent, error)
+	// Servers are the connections.
+	Servers Servers
+	// Call returns what calls a sub-agent.
+	Call func(agent string) tool.Caller
+}
+
+// Offers returns what the entries of the Agent's tools offer now, in their order.
+func (b *Box) Offers(ctx context.Context) ([]tool.Offer, error) {
+	var offers []tool.Offer
+	for _, entry := range b.Agent.Spec.Tools {
+		o := tool.Offer{Allow: entry.Allow, RequireApproval: entry.RequireApproval}
+		if entry.MaxCalls != nil {
+			o.MaxCalls = int(*entry.MaxCalls)
+		}
+		switch {
+		case entry.ServerRef != nil:
+			server, err := b.Server(ctx, entry.ServerRef.Name)
+			if err != nil {
+				return nil, fmt.Errorf("failed to get tool server %q: %w", entry.ServerRef.Name, err)
+			}
+			o.Server = server.Name
+			if o.Tools, err = b.Servers.Tools(ctx, server); err != nil {
+				return nil, fmt.Errorf("failed to get the tools of tool server %q: %w", server.Name, err)
+			}
+		case entry.AgentRef != nil && b.Depth < b.MaxDepth:
+			agent, err := b.SubAgent(ctx, entry.AgentRef.Name)
+			if err != nil {
+				return nil, fmt.Errorf("failed to get sub-agent %q: %w", entry.AgentRef.Name, err)
+			}
+			o.Tools = []tool.Tool{SubAgent(entry, agent.Spec.Description)}
+		}
+		offers = append(offers, o)
+	}
+	return offers, nil
+}
+
+// SubAgent is another Agent as a tool. A call of it may be made again: it finds the Turn that it has made.
+func SubAgent(entry v1alpha1.AgentTool, description string) tool.Tool {
+	name := entry.Name
+	if name == "" {
+		name = strings.NewReplacer(".", "_").Replace(entry.AgentRef.Name)
+	}
+	return tool.Tool{
+		Tool: prompt.SubAgent(name, description), Effect: tool.Idempotent, Source: tool.Source{Agent: entry.AgentRef.Name},
+	}
+}
+
+// Caller returns what calls a tool that was offered, now or to an earlier run.
+func (b *Box) Caller(s tool.Source) tool.Caller {
+	if s.Agent != "" {
+		return b.Call(s.Agent)
+	}
+	return tool.CallerFunc(func(ctx context.Context, c tool.Call) (tool.Result, error) {
+		server, err := b.Server(ctx, s.Server)
+		if err != nil {
+			return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("there is no tool server %q any more", s.Server), Err: err}
+		}
+		return b.Servers.Caller(server, s.Name).Call(ctx, c)
+	})
+}

@@ -1,0 +1,207 @@
+package toolservers_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/toolbox"
+	"github.com/capstan-dev/capstan/internal/toolservers"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is long enough for anything here to happen.
+const patience = 20 * time.Second
+
+var _ toolbox.Servers = (*toolservers.Cache)(nil)
+
+// world is what a cache reads from: Secrets, and a clock that stands still.
+type world struct {
+	mu    sync.Mutex
+	data  map[string][]byte // of the Secret "tickets"; nil: there is none
+	err   error
+	reads int
+	now   time.Time
+}
+
+func (w *world) read(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reads++
+	if w.err != nil {
+		return nil, w.err
+	}
+	if w.data == nil || key != (types.NamespacedName{Namespace: "demo", Name: "tickets"}) {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, key.Name)
+	}
+	return &corev1.Secret{Data: w.data}, nil
+}
+
+func (w *world) clock() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now
+}
+
+// set changes the world between two calls of the cache.
+func (w *world) set(change func(*world)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change(w)
+}
+
+func newWorld(t *testing.T) (*world, *toolservers.Cache) {
+	t.Helper()
+	w := &world{data: map[string][]byte{"token": []byte("token-0")}, now: time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)}
+	c := toolservers.NewCache(w.read, netpolicy.Permissive(), w.clock, logr.Discard())
+	t.Cleanup(c.Close)
+	return w, c
+}
+
+// site is a real MCP server that notes the tokens it was sent.
+type site struct {
+	*sdk.Server
+	URL string
+	web *httptest.Server
+
+	mu     sync.Mutex
+	down   bool
+	tokens []string
+}
+
+func serve(t *testing.T, names ...string) *site {
+	t.Helper()
+	s := &site{Server: sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1.2.3"}, nil)}
+	for _, name := range names {
+		s.add(name)
+	}
+	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s.Server }, nil)
+	s.web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		down := s.down
+		s.tokens = append(s.tokens, r.Header.Get("Authorization"))
+		s.mu.Unlock()
+		if down {
+			http.Error(w, "", http.StatusServiceUnavailable)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	s.URL = s.web.URL
+	t.Cleanup(func() {
+		for session := range s.Sessions() {
+			_ = session.Close() // the test is over
+		}
+		s.web.CloseClientConnections()
+		s.web.Close()
+	})
+	return s
+}
+
+// add adds a tool that answers with its own name.
+func (s *site) add(name string) {
+	s.AddTool(&sdk.Tool{Name: name, Description: "Says " + name + ".", InputSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}}}`)},
+		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: name}}}, nil
+		})
+}
+
+func (s *site) setDown(down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = down
+}
+
+// sent returns the tokens that were sent, each once, in the order in which they came up.
+func (s *site) sent() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []string
+	seen := map[string]bool{}
+	for _, token := range s.tokens {
+		if !seen[token] {
+			seen[token] = true
+			all = append(all, token)
+		}
+	}
+	return all
+}
+
+// sessions is how many sessions the server has.
+func (s *site) sessions() int {
+	n := 0
+	for range s.Sessions() {
+		n++
+	}
+	return n
+}
+
+// object is a ToolServer.
+func object(url string, mutate ...func(*v1alpha1.ToolServer)) *v1alpha1.ToolServer {
+	s := &v1alpha1.ToolServer{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "tickets", UID: "u1", Generation: 1},
+		Spec: v1alpha1.ToolServerSpec{
+			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: url}, CallTimeoutSeconds: 45, ConnectTimeoutSeconds: 5,
+			CredentialsRef: &v1alpha1.SecretKeyReference{Name: "tickets", Key: "token"},
+		},
+	}
+	for _, m := range mutate {
+		m(s)
+	}
+	return s
+}
+
+// patient returns a context that ends when the test does, or after long enough for anything to happen.
+func patient(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func call(t *testing.T, c *toolservers.Cache, s *v1alpha1.ToolServer, name string) (string, error) {
+	t.Helper()
+	result, err := c.Caller(s, name).Call(patient(t), tool.Call{Arguments: json.RawMessage(`{}`)})
+	return result.Content, err
+}
+
+func names(tools []tool.Tool) []string {
+	var all []string
+	for i := range tools {
+		all = append(all, tools[i].Name)
+	}
+	return all
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("waited %s for %s", patience, what)
+		}
+	}
+}

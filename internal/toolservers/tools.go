@@ -1,0 +1,199 @@
+package toolservers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/mcp"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/secrets"
+)
+
+// Listing is what a server says of itself, and its tools with what the ToolServer says of them.
+type Listing struct {
+	// ServerName, ServerVersion and ProtocolVersion are as the server says, cut to what a status can hold.
+	ServerName, ServerVersion, ProtocolVersion string
+	// Tools by name. Their schemas are shared and not to be written to.
+	Tools []tool.Tool
+}
+
+// SchemaHash is the first 16 hexadecimal digits of the SHA-256 of a JSON Schema, whatever its white space and the order of its
+// members.
+func SchemaHash(schema json.RawMessage) string { return mcp.SchemaHash(schema) }
+
+// Discover asks a server for its tools now, with Secrets read now, and takes no longer than connectTimeoutSeconds beside the
+// reading of Secrets. The error is a *secrets.Error, an *mcp.Error, or that of reading a Secret.
+func (c *Cache) Discover(ctx context.Context, s *v1alpha1.ToolServer) (Listing, error) {
+	e, err := c.entry(s)
+	if err != nil {
+		return Listing{}, err
+	}
+	client, err := c.connection(ctx, e, s, 0)
+	if err != nil {
+		return Listing{}, err
+	}
+	l, err := client.Discover(ctx)
+	if err != nil {
+		return Listing{}, err
+	}
+	return Listing{
+		ServerName: cut(l.ServerName, 253), ServerVersion: cut(l.ServerVersion, 64), ProtocolVersion: cut(l.ProtocolVersion, 32),
+		Tools: e.offers(s, l),
+	}, nil
+}
+
+// cut makes a text fit for a field of so many characters.
+func cut(text string, most int) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most])
+	}
+	return text
+}
+
+// Tools returns the tools of a server, by name, as they were known at most a minute ago. It connects if need be, and then takes no longer than
+// the server's connectTimeoutSeconds. A server that is out of reach has those that it had before; if nothing is known of it,
+// those of its status, with schemas that allow everything. It fails only when ctx ends.
+func (c *Cache) Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
+	e, err := c.entry(s)
+	if err != nil {
+		return nil, err
+	}
+	var l *mcp.Listing
+	client, err := c.connection(ctx, e, s, secretTTL)
+	if err == nil {
+		l, err = client.Tools(ctx, listTTL)
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if l == nil {
+		l = e.before(ctx, s)
+	}
+	if err != nil {
+		c.log.V(1).Info("Offering tools as they were known before", "toolServer", e.key.String(), "known", l != nil, "reason", err.Error())
+	}
+	if l == nil {
+		return ofStatus(s), nil
+	}
+	return e.offers(s, l), nil
+}
+
+// Caller returns what calls a tool by the name that its server gives it. It never fails: a call of a tool that cannot be
+// called says why.
+func (c *Cache) Caller(s *v1alpha1.ToolServer, name string) tool.Caller {
+	return tool.CallerFunc(func(ctx context.Context, call tool.Call) (tool.Result, error) {
+		for again := true; ; again = false {
+			result, err := c.call(ctx, s, name, call)
+			if again && errors.Is(err, mcp.ErrClosed) && tool.AsError(err).Class == tool.Unavailable {
+				continue // the connection was replaced just then, and nothing was sent
+			}
+			return result, err
+		}
+	})
+}
+
+func (c *Cache) call(ctx context.Context, s *v1alpha1.ToolServer, name string, call tool.Call) (tool.Result, error) {
+	e, err := c.entry(s)
+	var client *mcp.Client
+	if err == nil {
+		client, err = c.connection(ctx, e, s, secretTTL)
+	}
+	if err != nil {
+		message := fmt.Sprintf("tool server %q: its credentials could not be read, and the call was not made", s.Name)
+		if said, ok := errors.AsType[*secrets.Error](err); ok {
+			message = fmt.Sprintf("tool server %q: %s", s.Name, said.Reason)
+		} else if said, ok := errors.AsType[*mcp.Error](err); ok {
+			message = fmt.Sprintf("tool server %q: %s", s.Name, said.Message)
+		}
+		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: message, Err: err}
+	}
+	return client.Call(ctx, name, call)
+}
+
+// offers returns what a list offers by what an object says of it.
+func (e *entry) offers(s *v1alpha1.ToolServer, l *mcp.Listing) []tool.Tool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.known, e.knownUID = l, s.UID
+	if e.offeredAs != l || e.offeredFor != s.Generation || s.Generation == 0 {
+		e.offered, e.offeredAs, e.offeredFor = merge(s, l), l, s.Generation
+	}
+	return slices.Clone(e.offered)
+}
+
+// before returns what an object was last known to offer, nil for nothing.
+func (e *entry) before(ctx context.Context, s *v1alpha1.ToolServer) *mcp.Listing {
+	if e.acquire(ctx) == nil {
+		defer e.unlock()
+		if e.client != nil && e.uid == s.UID && e.client.Known() != nil {
+			return e.client.Known()
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.knownUID != s.UID {
+		return nil
+	}
+	return e.known
+}
+
+// merge puts what an object says of its tools over what its server says.
+func merge(s *v1alpha1.ToolServer, l *mcp.Listing) []tool.Tool {
+	tools := make([]tool.Tool, 0, len(l.Tools))
+	for _, t := range l.Tools {
+		tools = append(tools, declared(s, tool.Tool{
+			Tool: prompt.Tool{Name: t.Name, Description: t.Description}, Schema: t.Schema, Effect: t.Effect,
+		}))
+	}
+	return tools
+}
+
+// ofStatus returns the tools that the status of an object lists.
+func ofStatus(s *v1alpha1.ToolServer) []tool.Tool {
+	tools := make([]tool.Tool, 0, len(s.Status.Tools))
+	for _, t := range s.Status.Tools {
+		tools = append(tools, declared(s, tool.Tool{
+			Tool: prompt.Tool{Name: t.Name, Description: t.Description}, Schema: anything, Effect: tool.Effect(t.Effect),
+		}))
+	}
+	return tools
+}
+
+// anything is the schema of arguments of which nothing is known.
+var anything = json.RawMessage(`{"type":"object"}`)
+
+// declared puts what an object says of a tool over what is known of it.
+func declared(s *v1alpha1.ToolServer, t tool.Tool) tool.Tool {
+	t.Source = tool.Source{Server: s.Name, Name: t.Name}
+	t.Role = tool.Other
+	t.Timeout = time.Duration(s.Spec.CallTimeoutSeconds) * time.Second
+	if t.Effect == "" {
+		t.Effect = tool.Destructive
+	}
+	for i := range s.Spec.Tools {
+		d := &s.Spec.Tools[i]
+		if d.Name != t.Name {
+			continue
+		}
+		if d.Effect != "" {
+			t.Effect = tool.Effect(d.Effect)
+		}
+		if d.Role != "" {
+			t.Role = tool.Role(d.Role)
+		}
+		if d.CallTimeoutSeconds != nil {
+			t.Timeout = time.Duration(*d.CallTimeoutSeconds) * time.Second
+		}
+		t.RetryOnTimeout = d.RetryOnTimeout == v1alpha1.RetryOnTimeoutOnce
+		t.EndsTurn = d.EndsTurn == v1alpha1.EndsTurnOnSuccess
+	}
+	return t
+}

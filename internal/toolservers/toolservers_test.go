@@ -1,0 +1,301 @@
+package toolservers_test
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/mcp"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/secrets"
+	"github.com/capstan-dev/capstan/internal/toolservers"
+)
+
+func TestToolsAreAsDeclared(t *testing.T) {
+	s := serve(t, "close", "find", "plain")
+	_, c := newWorld(t)
+	o := object(s.URL, func(o *v1alpha1.ToolServer) {
+		o.Spec.Tools = []v1alpha1.ToolDeclaration{
+			{Name: "find", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleWebSearch, CallTimeoutSeconds: new(int32(20)), RetryOnTimeout: v1alpha1.RetryOnTimeoutOnce},
+			{Name: "close", EndsTurn: v1alpha1.EndsTurnOnSuccess},
+			{Name: "gone", Effect: v1alpha1.ToolEffectReadOnly},
+		}
+	})
+	schema := json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}}}`)
+	want := []tool.Tool{
+		{
+			Tool: prompt.Tool{Name: "close", Description: "Says close.", EndsTurn: true}, Schema: schema, Effect: tool.Destructive, Role: tool.Other,
+			Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "close"},
+		},
+		{
+			Tool: prompt.Tool{Name: "find", Description: "Says find."}, Schema: schema, Effect: tool.ReadOnly, Role: tool.WebSearch,
+			Timeout: 20 * time.Second, RetryOnTimeout: true, Source: tool.Source{Server: "tickets", Name: "find"},
+		},
+		{
+			Tool: prompt.Tool{Name: "plain", Description: "Says plain."}, Schema: schema, Effect: tool.Destructive, Role: tool.Other,
+			Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "plain"},
+		},
+	}
+	got, err := c.Tools(patient(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Tools: -want +got:\n%s", diff)
+	}
+	l, err := c.Discover(patient(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(toolservers.Listing{ServerName: "site", ServerVersion: "1.2.3", ProtocolVersion: "2025-11-25", Tools: want}, l); diff != "" {
+		t.Errorf("Discover: -want +got:\n%s", diff)
+	}
+	got[0].Name = "renamed"
+	again, err := c.Tools(patient(t), o)
+	if err != nil || again[0].Name != "close" {
+		t.Errorf("Tools = %v, %v; want no Turn to change those of another", names(again), err)
+	}
+	if &again[0].Schema[0] != &got[0].Schema[0] {
+		t.Error("each Turn has a schema of its own, want one for all")
+	}
+	o.Generation, o.Spec.Tools = 2, nil
+	if changed, err := c.Tools(patient(t), o); err != nil || changed[1].Effect != tool.Destructive {
+		t.Errorf("Tools = %+v, %v; want those of the object as it is now", changed, err)
+	}
+	if n := s.sessions(); n != 1 {
+		t.Errorf("%d sessions, want the one to be kept: where the server is has not changed", n)
+	}
+}
+
+func TestOneConnectionForAll(t *testing.T) {
+	s := serve(t, "a")
+	w, c := newWorld(t)
+	o := object(s.URL)
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() {
+			if got, err := c.Tools(patient(t), o); err != nil || len(got) != 1 {
+				t.Errorf("Tools = %v, %v", names(got), err)
+			}
+			if got, err := call(t, c, o, "a"); err != nil || got != "a" {
+				t.Errorf("Call = %q, %v", got, err)
+			}
+		})
+	}
+	all.Wait()
+	if n := s.sessions(); n != 1 {
+		t.Errorf("%d sessions, want one for all", n)
+	}
+	w.set(func(w *world) {
+		if w.reads != 1 {
+			t.Errorf("the Secret was read %d times, want once", w.reads)
+		}
+	})
+}
+
+func TestCredentials(t *testing.T) {
+	s := serve(t, "a")
+	w, c := newWorld(t)
+	o := object(s.URL)
+	must := func() {
+		t.Helper()
+		if got, err := call(t, c, o, "a"); err != nil || got != "a" {
+			t.Fatalf("Call = %q, %v", got, err)
+		}
+	}
+	must()
+	w.set(func(w *world) { w.data["token"] = []byte(" token-1\n") })
+	must() // within the time that a credential is used without looking again
+	w.set(func(w *world) { w.now = w.now.Add(10 * time.Second) })
+	must()
+	if diff := cmp.Diff([]string{"Bearer token-0", "Bearer token-1"}, s.sent()); diff != "" {
+		t.Errorf("tokens: -want +got:\n%s", diff)
+	}
+	eventually(t, "the connection with the old token to end", func() bool { return s.sessions() == 1 })
+
+	w.set(func(w *world) { w.now, w.err = w.now.Add(time.Minute), errors.New("no route to the API server") })
+	must() // the credential of before serves
+
+	w.set(func(w *world) { w.now, w.err, w.data = w.now.Add(time.Minute), nil, nil })
+	_, err := call(t, c, o, "a")
+	const want = `tool server "tickets": Secret "tickets" does not exist in namespace "demo": create it with key "token"`
+	if e := tool.AsError(err); e.Class != tool.Unavailable || e.Message != want {
+		t.Errorf("Call = %s %q, want %q", e.Class, e.Message, want)
+	}
+	if _, err := c.Discover(patient(t), o); !isSecret(err) {
+		t.Errorf("Discover = %v, want a *secrets.Error", err)
+	}
+	if got, err := c.Tools(patient(t), o); err != nil || len(got) != 1 {
+		t.Errorf("Tools = %v, %v; want those that are known", names(got), err)
+	}
+}
+
+func isSecret(err error) bool {
+	_, ok := errors.AsType[*secrets.Error](err)
+	return ok
+}
+
+func TestAServerThatIsAway(t *testing.T) {
+	s := serve(t, "a")
+	w, c := newWorld(t)
+	s.setDown(true)
+	o := object(s.URL, func(o *v1alpha1.ToolServer) {
+		o.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "b", Role: v1alpha1.ToolRoleContextPack}}
+		o.Status.Tools = []v1alpha1.DiscoveredTool{{Name: "a", Description: "Was.", Effect: v1alpha1.ToolEffectReadOnly}, {Name: "b", Effect: v1alpha1.ToolEffectDestructive}}
+	})
+	schema := json.RawMessage(`{"type":"object"}`)
+	want := []tool.Tool{
+		{Tool: prompt.Tool{Name: "a", Description: "Was."}, Schema: schema, Effect: tool.ReadOnly, Role: tool.Other, Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "a"}},
+		{Tool: prompt.Tool{Name: "b"}, Schema: schema, Effect: tool.Destructive, Role: tool.ContextPack, Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "b"}},
+	}
+	got, err := c.Tools(patient(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("tools of a server that was never reached are those of the status: -want +got:\n%s", diff)
+	}
+	_, err = c.Discover(patient(t), o)
+	if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Unreachable || e.Message != "the server failed (HTTP 503)" {
+		t.Errorf("Discover = %v, want it unreachable", err)
+	}
+	if _, err := call(t, c, o, "a"); tool.AsError(err).Class != tool.Unavailable {
+		t.Errorf("Call = %v, want Unavailable: it was not made", err)
+	}
+
+	s.setDown(false)
+	if l, err := c.Discover(patient(t), o); err != nil || len(l.Tools) != 1 {
+		t.Fatalf("Discover = %v, %v; want the server as soon as it is back", names(l.Tools), err)
+	}
+	s.setDown(true)
+	w.set(func(w *world) { w.now = w.now.Add(time.Hour) })
+	if got, err := c.Tools(patient(t), o); err != nil || len(got) != 1 || got[0].Description != "Says a." {
+		t.Errorf("Tools = %+v, %v; want those that it had", got, err)
+	}
+	ended, cancel := context.WithCancel(patient(t))
+	cancel()
+	if _, err := c.Tools(ended, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("Tools for nobody = %v, want the end of the context", err)
+	}
+}
+
+func TestAnotherObjectIsAnotherServer(t *testing.T) {
+	s, other := serve(t, "a"), serve(t, "b")
+	_, c := newWorld(t)
+	if got, err := c.Tools(patient(t), object(s.URL)); err != nil || len(got) != 1 {
+		t.Fatalf("Tools = %v, %v", names(got), err)
+	}
+	moved := object(other.URL, func(o *v1alpha1.ToolServer) { o.Generation = 2 })
+	if got, err := c.Tools(patient(t), moved); err != nil || names(got)[0] != "b" {
+		t.Errorf("Tools = %v, %v; want those of where the object points now", names(got), err)
+	}
+	eventually(t, "the old connection to end", func() bool { return s.sessions() == 0 })
+
+	other.setDown(true)
+	recreated := object(other.URL, func(o *v1alpha1.ToolServer) { o.UID = "u2" })
+	if got, err := c.Tools(patient(t), recreated); err != nil || len(got) != 0 {
+		t.Errorf("Tools = %v, %v; want nothing of an object of the same name that is gone", names(got), err)
+	}
+	other.setDown(false)
+	if _, err := c.Discover(patient(t), recreated); err != nil {
+		t.Fatal(err)
+	}
+	before := other.sessions()
+	c.Forget(types.NamespacedName{Namespace: "demo", Name: "tickets"})
+	c.Forget(types.NamespacedName{Namespace: "demo", Name: "tickets"})
+	eventually(t, "the connection of a deleted object to end", func() bool { return other.sessions() == before-1 })
+	c.Close()
+	if _, err := c.Tools(patient(t), recreated); err == nil {
+		t.Error("a closed cache has tools")
+	}
+	if _, err := call(t, c, recreated, "b"); tool.AsError(err).Class != tool.Unavailable {
+		t.Errorf("Call = %v, want Unavailable", err)
+	}
+}
+
+func TestChangesAreTold(t *testing.T) {
+	s := serve(t, "a")
+	_, c := newWorld(t)
+	changed := make(chan types.NamespacedName, 100)
+	c.OnChange(func(key types.NamespacedName) { changed <- key })
+	o := object(s.URL)
+	if _, err := c.Discover(patient(t), o); err != nil {
+		t.Fatal(err)
+	}
+	s.add("b")
+	if _, err := c.Discover(patient(t), o); err != nil { // in case the server said so before anybody listened
+		t.Fatal(err)
+	}
+	select {
+	case key := <-changed:
+		if key != (types.NamespacedName{Namespace: "demo", Name: "tickets"}) {
+			t.Errorf("%s has changed", key)
+		}
+	case <-time.After(patience):
+		t.Fatal("nobody was told of the change")
+	}
+	if got, err := c.Tools(patient(t), o); err != nil || strings.Join(names(got), " ") != "a b" {
+		t.Errorf("Tools = %v, %v; want the new one, too", names(got), err)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	server := sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1"}, nil)
+	web := httptest.NewUnstartedServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
+	web.Config.ErrorLog = log.New(io.Discard, "", 0)
+	web.StartTLS()
+	t.Cleanup(web.Close)
+	w, c := newWorld(t)
+	o := object(web.URL, func(o *v1alpha1.ToolServer) {
+		o.Spec.TLS = &v1alpha1.ClientTLS{CABundleRef: v1alpha1.SecretKeyReference{Name: "tickets", Key: "ca.crt"}}
+	})
+	for name, tc := range map[string]struct {
+		bundle []byte
+		want   string
+	}{
+		"its own": {pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}), ""},
+		"missing": {nil, `Secret "tickets" in namespace "demo" has no key "ca.crt": add it`},
+		"bad":     {[]byte("x"), `key "ca.crt" of Secret "tickets" in namespace "demo" holds no certificate in PEM: put the certificates of the authorities there, as -----BEGIN CERTIFICATE-----`},
+	} {
+		w.set(func(w *world) {
+			if w.data["ca.crt"] = tc.bundle; tc.bundle == nil {
+				delete(w.data, "ca.crt")
+			}
+		})
+		_, err := c.Discover(patient(t), o)
+		if tc.want == "" && err != nil || tc.want != "" && (!isSecret(err) || err.Error() != tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
+func TestRefusedAddress(t *testing.T) {
+	s := serve(t, "a")
+	w, _ := newWorld(t)
+	c := toolservers.NewCache(w.read, nil, w.clock, logr.Discard())
+	t.Cleanup(c.Close)
+	_, err := c.Discover(patient(t), object(s.URL))
+	const want = "connections to 127.0.0.1 are refused: it is a loopback address; the manager's --tool-allow-cidrs=127.0.0.1/32 would allow it"
+	if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Unreachable || e.Message != want {
+		t.Errorf("Discover = %v, want %q", err, want)
+	}
+	if len(s.sent()) != 0 {
+		t.Error("the server was reached")
+	}
+}
