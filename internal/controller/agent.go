@@ -43,6 +43,8 @@ func (r *AgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.Agent{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.PromptProfile{}, users(r.Client, &v1alpha1.AgentList{}, indexAgentProfile)).
 		Watches(&v1alpha1.ModelProvider{}, users(r.Client, &v1alpha1.AgentList{}, indexAgentProvider)).
+		Watches(&v1alpha1.ToolServer{}, users(r.Client, &v1alpha1.AgentList{}, indexAgentToolServer), builder.WithPredicates(toolServerNews())).
+		Watches(&v1alpha1.Agent{}, callers(r.Client), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(retries())
 	if r.Recheck == 0 {
 		b = b.Watches(&corev1.ConfigMap{}, agentsOfConfigMap(r.Client), builder.OnlyMetadata)
@@ -65,11 +67,16 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	tools, exposed, err := r.resolveTools(ctx, &a)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	now := r.Now()
 	profile.set(&a.Status.Conditions, v1alpha1.ConditionProfileResolved, a.Generation, now)
 	models.set(&a.Status.Conditions, v1alpha1.ConditionModelsResolved, a.Generation, now)
-	readiness(profile, models).set(&a.Status.Conditions, v1alpha1.ConditionReady, a.Generation, now)
-	a.Status.PromptRenderHash = hash
+	tools.set(&a.Status.Conditions, v1alpha1.ConditionToolsResolved, a.Generation, now)
+	readiness(profile, models, tools).set(&a.Status.Conditions, v1alpha1.ConditionReady, a.Generation, now)
+	a.Status.PromptRenderHash, a.Status.Tools = hash, exposed
 	a.Status.ObservedGeneration = a.Generation
 	again := ctrl.Result{RequeueAfter: r.Recheck}
 	if equality.Semantic.DeepEqual(before, &a.Status) {

@@ -37,3 +37,32 @@ func ready(conditions []metav1.Condition, generation int64) *metav1.Condition {
 	}
 	return c
 }
+
+// soonest and latest bound how soon an endpoint that is not ready is looked at again. Secrets are not watched: that would take
+// the right to list them.
+const (
+	soonest = time.Second
+	latest  = 30 * time.Second
+)
+
+// nextLook is when to look again at an endpoint that has just been looked at. One that is not ready is looked at after as long as
+// it has been so, which doubles the time from one look to the next.
+func nextLook(now time.Time, conditions []metav1.Condition, generation int64, interval time.Duration) time.Duration {
+	c := ready(conditions, generation)
+	if c == nil || c.Status == metav1.ConditionTrue {
+		return interval
+	}
+	return min(max(soonest, now.Sub(c.LastTransitionTime.Time)), latest, interval)
+}
+
+// steady keeps the message of a failure that lasts: what an endpoint or a resolver says differs from look to look (request
+// ids, ports, addresses), and each change would be written here, to every Agent and to every Turn that waits for one.
+func steady(found finding, conditions []metav1.Condition, generation int64) finding {
+	c := ready(conditions, generation)
+	// What is said of a Secret changes only with the Secret.
+	lasting := !found.holds && found.reason != v1alpha1.ReasonSecretNotFound
+	if lasting && c != nil && c.Reason == found.reason {
+		found.message = c.Message
+	}
+	return found
+}

@@ -15,6 +15,8 @@ const (
 	indexAgentProfile     = "spec.promptProfileRef.name"
 	indexAgentProvider    = "spec.models.providerRef.name"
 	indexAgentConfigMap   = "spec:configMapKeyRef.name"
+	indexAgentToolServer  = "spec.tools.serverRef.name"
+	indexAgentSubAgent    = "spec.tools.agentRef.name"
 	indexTurnAgent        = "spec.agentRef.name"         // of Turns that have not ended
 	indexTurnExecutor     = "status.executor.name:bound" // of Turns that have not ended
 	indexTurnConfigMap    = "spec:configMapKeyRef.name"  // of Turns that have no prompt
@@ -37,6 +39,8 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&v1alpha1.Agent{}, indexAgentProvider, func(o client.Object) []string {
 			return providerNames(o.(*v1alpha1.Agent))
 		}},
+		{&v1alpha1.Agent{}, indexAgentToolServer, func(o client.Object) []string { return toolServerNames(o.(*v1alpha1.Agent)) }},
+		{&v1alpha1.Agent{}, indexAgentSubAgent, func(o client.Object) []string { return subAgentNames(o.(*v1alpha1.Agent)) }},
 		{&v1alpha1.Turn{}, indexTurnAgent, func(o client.Object) []string {
 			if t := o.(*v1alpha1.Turn); !t.IsFinished() {
 				return []string{t.Spec.AgentRef.Name}
@@ -55,7 +59,7 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return fmt.Errorf("failed to index %T by %s: %w", i.object, i.field, err)
 		}
 	}
-	return nil
+	return setupTurnIndexes(ctx, indexer)
 }
 
 // turnSession is the Session of a Turn that has not ended.

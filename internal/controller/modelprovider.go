@@ -20,14 +20,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-const (
-	// probeTimeout bounds one probe, whatever the provider's own time-outs are.
-	probeTimeout = 10 * time.Second
-	// soonest and latest bound how soon a provider that is not ready is looked at again. Secrets are not watched: that
-	// would take the right to list them.
-	soonest = time.Second
-	latest  = 30 * time.Second
-)
+// probeTimeout bounds one probe, whatever the provider's own time-outs are.
+const probeTimeout = 10 * time.Second
 
 // ModelProviderReconciler checks that a provider's Secrets are there and that its endpoint answers.
 type ModelProviderReconciler struct {
@@ -61,27 +55,14 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		return ctrl.Result{}, err
 	}
 	before := p.Status.DeepCopy()
-	found = steady(found, &p)
+	found = steady(found, p.Status.Conditions, p.Generation)
 	found.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, r.Now())
 	p.Status.ObservedGeneration = p.Generation
-	again := ctrl.Result{RequeueAfter: r.next(&p, found)}
+	again := ctrl.Result{RequeueAfter: nextLook(r.Now(), p.Status.Conditions, p.Generation, r.ProbeInterval)}
 	if equality.Semantic.DeepEqual(before, &p.Status) {
 		return again, nil
 	}
 	return written(again, r.Client.Status().Update(ctx, &p))
-}
-
-// next is when to look again. A provider that is not ready is looked at after as long as it has been so, which doubles
-// the time from one look to the next.
-func (r *ModelProviderReconciler) next(p *v1alpha1.ModelProvider, found finding) time.Duration {
-	if found.holds {
-		return r.ProbeInterval
-	}
-	wait := soonest
-	if c := ready(p.Status.Conditions, p.Generation); c != nil {
-		wait = max(soonest, r.Now().Sub(c.LastTransitionTime.Time))
-	}
-	return min(wait, latest, r.ProbeInterval)
 }
 
 // probe reads the provider's Secrets and asks its endpoint for the list of models, which costs nothing. It returns an
@@ -125,15 +106,4 @@ func failedProbe(ctx context.Context, name string, err error) finding {
 		f.message = fmt.Sprintf("the endpoint did not answer a probe within %s", probeTimeout)
 	}
 	return f
-}
-
-// steady keeps the message of a failure that lasts: what an endpoint or a resolver says differs from probe to probe (request
-// ids, ports), and each change would be written here, to every Agent and to every Turn that waits for one.
-func steady(found finding, p *v1alpha1.ModelProvider) finding {
-	c := ready(p.Status.Conditions, p.Generation)
-	lasting := found.reason == v1alpha1.ReasonEndpointUnreachable || found.reason == v1alpha1.ReasonCredentialsRejected
-	if lasting && c != nil && c.Reason == found.reason {
-		found.message = c.Message
-	}
-	return found
 }

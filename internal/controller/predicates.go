@@ -1,6 +1,9 @@
 package controller
 
 import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
@@ -35,6 +38,25 @@ func agentNews() predicate.Predicate {
 			is := ready(after.Status.Conditions, after.Generation)
 			return before.Generation != after.Generation || (was == nil) != (is == nil) ||
 				(was != nil && (was.Status != is.Status || was.Message != is.Message))
+		},
+	}
+}
+
+// toolServerNews lets through what an Agent says of a ToolServer: what its tools are, and whether it is ready. A look that
+// found nothing new, and a spec that nobody has looked at yet, wake no Agent.
+func toolServerNews() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*v1alpha1.ToolServer)
+			after, isServer := e.ObjectNew.(*v1alpha1.ToolServer)
+			if !ok || !isServer {
+				return false
+			}
+			was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionReady)
+			is := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionReady)
+			return before.UID != after.UID || (was == nil) != (is == nil) ||
+				(was != nil && (was.Status != is.Status || was.Reason != is.Reason)) ||
+				before.Status.ToolCount != after.Status.ToolCount || !slices.Equal(before.Status.Tools, after.Status.Tools)
 		},
 	}
 }

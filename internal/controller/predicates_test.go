@@ -64,3 +64,40 @@ func TestAgentNews(t *testing.T) {
 		})
 	}
 }
+
+func TestToolServerNews(t *testing.T) {
+	ready := func() *v1alpha1.ToolServer { return newServer("tickets", toolOf("a", v1alpha1.ToolEffectReadOnly)) }
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*v1alpha1.ToolServer)
+		want   bool
+	}{
+		"it goes away":          {"Agents say so", away(v1alpha1.ReasonEndpointUnreachable), true},
+		"nobody has looked yet": {"Agents say so", func(s *v1alpha1.ToolServer) { s.Status.Conditions = nil }, true},
+		"another message": {"only the ToolServer has it", func(s *v1alpha1.ToolServer) {
+			s.Status.Conditions[0].Message = "it answers"
+		}, false},
+		"another tool": {"Agents list it", func(s *v1alpha1.ToolServer) { s.Status.Tools[0].Name = "b" }, true},
+		"another effect": {"Agents list it", func(s *v1alpha1.ToolServer) {
+			s.Status.Tools[0].Effect = v1alpha1.ToolEffectDestructive
+		}, true},
+		"more tools than are listed": {"patterns may match those", func(s *v1alpha1.ToolServer) { s.Status.ToolCount = 300 }, true},
+		"another spec":               {"what it comes to is found out first", func(s *v1alpha1.ToolServer) { s.Generation++ }, false},
+		"a look that found the same": {"there is nothing to say", func(s *v1alpha1.ToolServer) {
+			s.Status.ServerVersion, s.Status.LastDiscoveryTime = "2", nil
+		}, false},
+		"made anew": {"it is another one", func(s *v1alpha1.ToolServer) { s.UID = "another" }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := toolServerNews().Update(event.UpdateEvent{ObjectOld: ready(), ObjectNew: altered(ready(), tc.change)}); got != tc.want {
+				t.Errorf("let through: %t, want %t: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+	if !toolServerNews().Create(event.CreateEvent{Object: ready()}) || !toolServerNews().Delete(event.DeleteEvent{Object: ready()}) {
+		t.Error("a ToolServer that appears or goes must be looked at")
+	}
+	if toolServerNews().Update(event.UpdateEvent{ObjectOld: &v1alpha1.Agent{}, ObjectNew: ready()}) {
+		t.Error("what is no ToolServer must not be let through")
+	}
+}

@@ -7,19 +7,20 @@
 package controller
 
 // What people write: the manager follows these objects and never changes one. It sets no finalizer and makes none of
-// them, so get, list and watch (a cache) are all it needs.
-// +kubebuilder:rbac:groups=capstan.dev,resources=agents;modelproviders;promptprofiles,verbs=get;list;watch
+// them, so get, list and watch (a cache) are all it needs. It cannot approve a call: that takes the creation of a ToolApproval.
+// +kubebuilder:rbac:groups=capstan.dev,resources=agents;modelproviders;promptprofiles;toolapprovals;toolservers,verbs=get;list;watch
 
-// Turns are followed alike; delete is for those whose ttlSecondsAfterFinished has passed.
-// +kubebuilder:rbac:groups=capstan.dev,resources=turns,verbs=get;list;watch;delete
+// Turns are followed alike. create is for the Turns of sub-agents, patch cancels these with the Turn that waits for them;
+// delete is for those whose ttlSecondsAfterFinished has passed.
+// +kubebuilder:rbac:groups=capstan.dev,resources=turns,verbs=get;list;watch;create;patch;delete
 
 // Sessions are made for Turns that name one that is not there; delete is for those whose ttlSecondsAfterLastTurn has passed.
 // +kubebuilder:rbac:groups=capstan.dev,resources=sessions,verbs=get;list;watch;create;delete
 
-// The observed state of all five kinds. All writes are updates, which fail if the object has changed meanwhile. Reading a status is part of reading its object, so get on the subresource is not needed.
-// +kubebuilder:rbac:groups=capstan.dev,resources=agents/status;modelproviders/status;promptprofiles/status;sessions/status;turns/status,verbs=update
+// The observed state of the kinds that have one. All writes are updates, which fail if the object has changed meanwhile. Reading a status is part of reading its object, so get on the subresource is not needed.
+// +kubebuilder:rbac:groups=capstan.dev,resources=agents/status;modelproviders/status;promptprofiles/status;sessions/status;toolservers/status;turns/status,verbs=update
 
-// Credentials of model providers, each read by the name that a ModelProvider gives, when it is used. Without list and
+// Credentials of model providers and tool servers, each read by the name that such an object gives, when it is used. Without list and
 // watch a Secret that no object names cannot be found, and no Secret is kept in a cache.
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 
@@ -29,7 +30,7 @@ package controller
 // at these objects from time to time.
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch
 
-// Events about the four kinds, in the namespaces where these are. A patch raises the count of a repeated Event.
+// Events about these kinds, in the namespaces where these are. A patch raises the count of a repeated Event.
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Who asks for the journal of a Turn, and whether they may read it, is asked of the API server: the read API has no users

@@ -53,7 +53,9 @@ func newBench(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *
 		}).
 		WithIndex(&v1alpha1.Turn{}, indexTurnExecutor, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.Turn).BoundTo()}
-		}).Build()}
+		}).
+		WithIndex(&v1alpha1.Turn{}, indexTurnParent, parentOfTurn).
+		WithIndex(&v1alpha1.ToolApproval{}, indexApprovalTurn, turnOfApproval).Build()}
 	clock := func() time.Time { return now }
 	b.turns = &TurnReconciler{Client: b.client, Reader: b.client, Live: b.client, Events: events.NewFakeRecorder(10), Now: clock}
 	b.executors = &ExecutorReconciler{Client: b.client, Live: b.client, Now: clock, Namespace: "capstan-system", Self: "self", Turns: b.turns}

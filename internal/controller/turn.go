@@ -68,7 +68,8 @@ const bindingsAtOnce = 8
 
 // SetupWithManager registers the reconciler. A Turn is looked at when it appears, when its spec changes, when it has
 // ended or was handed back, when its agent changes, when a ConfigMap that it waits for appears, when it is its turn in its
-// Session, and when a place becomes free for it.
+// Session, when somebody has decided about one of its calls, when the Turn of a sub-agent that it waits for has ended, when the
+// Turn that waits for it has, and when a place becomes free for it.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.places = newPlaces(func(turn types.NamespacedName) { r.enqueue(reconcile.Request{NamespacedName: turn}) })
 	options := retries()
@@ -77,6 +78,8 @@ func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.Turn{}, builder.WithPredicates(turnNews())).
 		Watches(&v1alpha1.Agent{}, handler.EnqueueRequestsFromMapFunc(r.waitersOf), builder.WithPredicates(agentNews())).
 		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(r.matesOf), builder.WithPredicates(queueOfSessionNews())).
+		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(r.relativesOf), builder.WithPredicates(concernsRelatives())).
+		Watches(&v1alpha1.ToolApproval{}, handler.EnqueueRequestsFromMapFunc(turnOf), builder.WithPredicates(decisionMade())).
 		Watches(&v1alpha1.Session{}, handler.EnqueueRequestsFromMapFunc(r.firstOf), builder.WithPredicates(sessionOpens())).
 		WatchesRawSource(source.Func(func(_ context.Context, q turnQueue) error {
 			r.queue.Store(&q)
@@ -154,6 +157,11 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	case wait:
 		r.places.leave(req.NamespacedName)
 		return written(again, r.wait(ctx, &t, d.reason, d.message))
+	case park:
+		r.places.leave(req.NamespacedName)
+		return written(again, r.park(ctx, v, d))
+	case cancel: // which the watch then shows
+		return written(again, r.cancelTurn(ctx, &t))
 	case settle:
 		return r.settle(ctx, v, d)
 	case end:
@@ -222,8 +230,16 @@ func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, erro
 	if t.IsFinished() {
 		return v, nil
 	}
+	var err error
+	if v.abandoned, err = r.isAbandoned(ctx, t); err != nil {
+		return v, err
+	}
+	if t.BoundTo() == "" {
+		if v.waits, err = r.waits(ctx, t); err != nil {
+			return v, err
+		}
+	}
 	if name := t.BoundTo(); name != "" {
-		var err error
 		if v.executorLives, err = r.Executors.lives(ctx, name); err != nil {
 			return v, fmt.Errorf("failed to get the lease of executor %q: %w", name, err)
 		}
@@ -235,7 +251,6 @@ func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, erro
 	case !apierrors.IsNotFound(err):
 		return v, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef.Name, err)
 	}
-	var err error
 	if ref := t.Spec.SessionRef; ref != nil {
 		if v.mates, err = sessionMates(ctx, r.Client, t.Namespace, ref.Name); err != nil {
 			return v, err
@@ -286,6 +301,7 @@ func (r *TurnReconciler) settle(ctx context.Context, v view, d decision) (ctrl.R
 // bind writes that a Turn has its place, which claims it.
 func (r *TurnReconciler) bind(ctx context.Context, v view, name string) (ctrl.Result, error) {
 	t := v.turn
+	translate.Unpark(t, v.undecided(), v.now)
 	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", name), v.now)
 	if t.Status.StartTime == nil {
 		start := metav1.NewMicroTime(v.now)
@@ -327,9 +343,10 @@ func (r *TurnReconciler) wait(ctx context.Context, t *v1alpha1.Turn, reason, mes
 		more = true
 	}
 	if reason == v1alpha1.TurnReasonSuspended && t.Status.StartTime != nil {
-		t.Status.StartTime = nil // its time starts anew when it goes on
+		translate.Suspend(t) // its time starts anew when it goes on
 		more = true
 	}
+	more = translate.PauseClock(t, false, r.Now()) || more
 	if changed := translate.Wait(t, reason, message, r.Now()); !changed && !more {
 		return nil
 	}

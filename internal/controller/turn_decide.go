@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // action is what to do about a Turn.
@@ -24,6 +25,10 @@ const (
 	wait action = "wait"
 	// admit: find a free place and bind the Turn.
 	admit action = "admit"
+	// park: the Turn goes on waiting for people or for the Turns of sub-agents.
+	park action = "park"
+	// cancel: ask for the end of the Turn.
+	cancel action = "cancel"
 	// settle: bind the Turn to an executor to be ended there, from its journal; end it where there is no executor.
 	settle action = "settle"
 )
@@ -49,6 +54,10 @@ type view struct {
 	recheck time.Duration
 	// mates are the unfinished Turns of the Turn's Session, itself included; none if it has no Session. They are the cache's.
 	mates []v1alpha1.Turn
+	// waits is what has become of what a parked Turn waits for.
+	waits waits
+	// abandoned is true for the Turn of a sub-agent for which nobody waits any more.
+	abandoned bool
 	// session of a Turn that is about to enter it, nil before.
 	session *v1alpha1.Session
 	now     time.Time
@@ -60,12 +69,14 @@ type policy func(view) (decision, bool)
 // policies in their order: the ends first, the work last.
 var policies = []policy{
 	whenFinished,
+	whenAbandoned,
 	whenBound,
 	whenCancelled,
 	whenSuspended,
 	whenSpecTooLarge,
 	whenStartingDeadlineExceeded,
 	whenDeadlineExceeded,
+	whenAwaiting,
 	whenSessionBusy,
 	whenAgentNotReady,
 	whenConfigMapMissing,
@@ -188,7 +199,7 @@ func agentLimits(v view) *v1alpha1.Limits {
 // untilDeadline is how long the Turn may still be without an executor: until it starts, or goes on.
 func untilDeadline(v view) time.Duration {
 	if start := v.turn.Status.StartTime; start != nil {
-		return start.Add(v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))).Sub(v.now)
+		return start.Add(v.limit()).Sub(v.now)
 	}
 	// Times of objects are cut to whole seconds; a Turn must not be ended earlier than it asked for.
 	since := v.turn.WaitingSince().Add(time.Second)
@@ -204,5 +215,10 @@ func (v view) untilGivenUp() time.Duration {
 	if v.turn.Status.StartTime == nil {
 		return 0
 	}
-	return v.turn.Status.StartTime.Add(2 * v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))).Sub(v.now)
+	return v.turn.Status.StartTime.Add(v.limit() + v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))).Sub(v.now)
+}
+
+// limit is how long after its start the Turn must have ended: the time that it waited for people does not count.
+func (v view) limit() time.Duration {
+	return v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v)) + translate.Parked(v.turn, v.now)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/toolbox"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -64,7 +65,9 @@ type Executor struct {
 	Engine *turn.Engine
 	// Provider returns what asks a ModelProvider.
 	Provider func(*v1alpha1.ModelProvider) model.Provider
-	// Tools returns the tools of an Agent; nil for none.
+	// Servers are the connections to ToolServers.
+	Servers toolbox.Servers
+	// Tools returns tools that Turns of an Agent are offered beside those of its spec; nil for none.
 	Tools func(context.Context, *v1alpha1.Agent) []tool.Tool
 	// ConfigMaps reads the ConfigMaps of a namespace.
 	ConfigMaps func(namespace string) translate.ConfigMaps
@@ -216,7 +219,7 @@ func (e *Executor) observe(work context.Context, t *v1alpha1.Turn) {
 func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	ctx, abandon := context.WithCancelCause(work)
 	r := &run{
-		executor: e, turn: t.DeepCopy(), epoch: t.Epoch(), abandon: abandon,
+		executor: e, turn: t.DeepCopy(), epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
 		cancelled: make(chan struct{}), interrupt: make(chan struct{}),
 	}
 	if e.draining {

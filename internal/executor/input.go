@@ -49,8 +49,12 @@ func (r *run) input(ctx context.Context) (turn.Input, error) {
 		return turn.Input{}, err
 	}
 	in.Executor, in.Epoch = e.Name, r.epoch
-	in.Timeout -= now.Sub(start)
+	in.Timeout -= now.Sub(start) - translate.Parked(t, now)
 	in.Cancel, in.Interrupt = r.cancelled, r.interrupt
+	in.Toolbox, in.Decide, in.Progress = r.toolbox(&agent), r.decide, r.progress.note
+	if in.Selection.Pinned, err = e.pinned(ctx, &agent); err != nil {
+		return turn.Input{}, err
+	}
 	if e.Tools != nil {
 		in.Tools = e.Tools(ctx, &agent)
 	}

@@ -20,10 +20,14 @@ import (
 // run is one run of one Turn, of one epoch.
 type run struct {
 	executor *Executor
-	// turn as it was when the run began, or as its last write left it; owned by the run's goroutine. Its UID and name stay.
+	// turn as it was when the run began, and from its end as its last write left it; the run's goroutine alone changes it. Its
+	// UID and name stay.
 	turn *v1alpha1.Turn
-	// epoch the run belongs to.
+	// epoch the run belongs to, and when the run began.
 	epoch int64
+	begun time.Time
+	// progress writes what the run does, while it goes on.
+	progress progress
 	// abandon ends the life of the run at once, for a cause; its Turn goes on elsewhere or is gone.
 	abandon context.CancelCauseFunc
 	// cancelled is closed when the Turn was cancelled: the run ends it.
@@ -82,10 +86,13 @@ func (r *run) key() client.ObjectKey { return client.ObjectKeyFromObject(r.turn)
 func (r *run) run(ctx context.Context) {
 	e := r.executor
 	log := e.Log.WithValues("turn", r.key(), "epoch", r.epoch)
+	r.progress.begin(ctx, r.turn, r.writeProgress)
 	result, err := r.execute(ctx)
+	r.turn = r.progress.stop()
 	// What became of the Turn is written even if the run was abandoned, as far as the Turn is still its own.
 	write := context.WithoutCancel(ctx)
 	notReady, isNotReady := errors.AsType[*notReadyError](err)
+	parked, isParked := errors.AsType[*loop.Parked](err)
 	switch {
 	case result != nil:
 		r.finish(write, result)
@@ -94,8 +101,11 @@ func (r *run) run(ctx context.Context) {
 		log.Info("Stopped the run of a deleted turn")
 	case errors.Is(err, errSuperseded):
 		log.Info("Left a turn that is no longer bound here")
-	case errors.Is(err, loop.ErrInterrupted) && r.suspended.Load():
+	case (errors.Is(err, loop.ErrInterrupted) || isParked) && r.suspended.Load():
 		r.release(write, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to go on")
+	case isParked:
+		r.park(write, parked)
+		log.V(1).Info("Parked a turn", "approvals", len(parked.Approvals), "turns", parked.Turns)
 	case isNotReady:
 		r.releaseUnprepared(write, notReady)
 		log.Info("Handed a turn back", "cause", notReady.message)
@@ -165,10 +175,20 @@ func (r *run) attempt(ctx context.Context) (*turn.Result, error) {
 	if errors.Is(err, journal.ErrDamaged) {
 		return &turn.Result{Stop: turn.StopInterrupted, Message: "the turn cannot go on, because its record makes no sense: " + err.Error()}, nil
 	}
-	if _, ok := errors.AsType[*notReadyError](err); ok || errors.Is(err, journal.ErrNewer) {
+	if r.isFutile(err) {
 		r.hesitate(ctx)
 	}
 	return result, err
+}
+
+// isFutile says whether a run has come to nothing, and the next would as well if it began at once: what the Turn needs is
+// missing, or what it waits for has not come.
+func (r *run) isFutile(err error) bool {
+	if _, notReady := errors.AsType[*notReadyError](err); notReady {
+		return true
+	}
+	parked, ok := errors.AsType[*loop.Parked](err)
+	return ok && r.parkedAgain(parked) || errors.Is(err, journal.ErrNewer)
 }
 
 // giveBackError is a run that cannot begin.
@@ -197,6 +217,7 @@ func (r *run) hesitate(ctx context.Context) {
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
+	case <-r.cancelled:
 	case <-r.interrupt:
 	}
 }
@@ -206,5 +227,6 @@ func (r *run) hesitate(ctx context.Context) {
 func isFinal(err error) bool {
 	_, giveBack := errors.AsType[*giveBackError](err)
 	_, notReady := errors.AsType[*notReadyError](err)
-	return giveBack || notReady || errors.Is(err, loop.ErrInterrupted) || errors.Is(err, journal.ErrFenced) || errors.Is(err, journal.ErrNewer)
+	_, parked := errors.AsType[*loop.Parked](err)
+	return giveBack || notReady || parked || errors.Is(err, loop.ErrInterrupted) || errors.Is(err, journal.ErrFenced) || errors.Is(err, journal.ErrNewer)
 }

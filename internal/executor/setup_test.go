@@ -40,6 +40,7 @@ var (
 	conflict     = apierrors.NewConflict(turnResource, "one", errors.New("changed"))
 	notFound     = apierrors.NewNotFound(turnResource, "one")
 	broken       = apierrors.NewInternalError(errors.New("etcd is away"))
+	refusal      = apierrors.NewInvalid(schema.GroupKind{Group: "capstan.dev", Kind: "Turn"}, "one", nil)
 )
 
 // turnWith is a Turn that is bound to this executor, and asks no model.
@@ -152,7 +153,7 @@ func newExecutor(t *testing.T, funcs interceptor.Funcs, objects ...client.Object
 	store := &memory{}
 	return &Executor{
 		Name: me, Capacity: 10, Client: c, Reader: c, Events: events.NewFakeRecorder(10),
-		Engine: &turn.Engine{Journal: store, Now: clock}, Provider: providers.NewCache(nil, clock).Lazy, Now: clock, Log: logr.Discard(),
+		Engine: &turn.Engine{Journal: store, Now: clock}, Provider: providers.NewCache(nil, clock, nil).Lazy, Now: clock, Log: logr.Discard(),
 		ConfigMaps: func(string) translate.ConfigMaps { return noConfigMaps },
 		runs:       map[types.UID]*run{}, done: map[types.UID]int64{},
 	}, store

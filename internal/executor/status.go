@@ -46,7 +46,7 @@ func (r *run) release(ctx context.Context, reason, message string) {
 	now := r.executor.Now()
 	r.unbind(ctx, func(t *v1alpha1.Turn) {
 		if reason == v1alpha1.TurnReasonSuspended {
-			t.Status.StartTime = nil
+			translate.Suspend(t)
 		}
 		translate.Wait(t, reason, message, now)
 	})
@@ -65,7 +65,9 @@ func (r *run) releaseUnprepared(ctx context.Context, why *notReadyError) {
 	})
 }
 
-func (r *run) unbind(ctx context.Context, also func(*v1alpha1.Turn)) {
+// unbind writes that the Turn is bound to nobody, and what else there is to say. It returns the Turn as written, nil if it is
+// not this run's any more.
+func (r *run) unbind(ctx context.Context, also func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	released, _ := r.executor.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
 		t.Status.Executor.Name = ""
 		also(t)
@@ -73,6 +75,7 @@ func (r *run) unbind(ctx context.Context, also func(*v1alpha1.Turn)) {
 	if released != nil {
 		r.turn = released
 	}
+	return released
 }
 
 // isRefused reports whether the API server will not take an object as it is.
@@ -134,12 +137,17 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 	return nil, fmt.Errorf("failed to write the status of turn %q: others changed it %d times meanwhile", t.Name, maxConflicts)
 }
 
-// announce emits the Events of a Turn that has ended: at most two. They hold numbers, never words of the Turn.
+// announce emits the Events of a Turn that has ended: at most two. They hold numbers, never words of the Turn. Of what there is
+// to say beside the end, that is told which somebody should do something about: that a model was replaced by another one, then
+// that the conversation is near its bound, then that the Turn was cut off and went on.
 func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 	switch {
 	case result.Fallback != nil:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventFallbackUsed, "Fallback",
 			"%s", note(result.Fallback.To+" answered in place of "+result.Fallback.From))
+	case result.Warned:
+		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventContextWarning, "Warn",
+			"the conversation has come near the context window of its model (compactions %d)", result.Counts.Compactions)
 	case result.Counts.Resumes > 0:
 		e.Events.Eventf(t, nil, corev1.EventTypeNormal, v1alpha1.EventResumed, "Resume",
 			"the turn went on from its journal (resumes %d, epoch %d)", result.Counts.Resumes, t.Epoch())
@@ -148,7 +156,7 @@ func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 	switch {
 	case t.StateReason() == v1alpha1.TurnReasonCancelled:
 		reason = v1alpha1.EventCancelled
-	case result.Stop != turn.StopCompleted && result.Stop != turn.StopPrepared:
+	case result.Stop != turn.StopCompleted && result.Stop != turn.StopToolEnded && result.Stop != turn.StopPrepared:
 		kind, reason = corev1.EventTypeWarning, v1alpha1.EventFailed
 	}
 	e.Events.Eventf(t, nil, kind, reason, "Run", "%s", note(translate.Summary(t)))

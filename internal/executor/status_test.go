@@ -135,17 +135,25 @@ func TestAnnounce(t *testing.T) {
 	}
 	fallback := func(r *turn.Result) { r.Fallback = &turn.Fallback{From: "a/x", To: "b/y"} }
 	resumed := func(r *turn.Result) { r.Counts.Resumes = 1 }
+	warned := func(r *turn.Result) { r.Warned, r.Counts.Compactions = true, 2 }
 	const numbers = ", 5 tokens, cost 0.5 EUR, 1.0 s"
 	for name, tc := range map[string]struct {
 		result *turn.Result
 		want   []string
 	}{
-		"an answer":             {result(turn.StopCompleted), []string{"Normal Succeeded Completed" + numbers}},
-		"a preparation":         {result(turn.StopPrepared), []string{"Normal Succeeded Prepared" + numbers}},
-		"a cancelled Turn":      {result(turn.StopCancelled), []string{"Normal Cancelled Cancelled" + numbers}},
-		"a failure":             {result(turn.StopModelError), []string{"Warning Failed ModelFailed" + numbers}},
-		"an answer of a spare":  {result(turn.StopCompleted, fallback), []string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers}},
-		"a Turn that went on":   {result(turn.StopCompleted, resumed), []string{"Normal Resumed the turn went on from its journal (resumes 1, epoch 2)", "Normal Succeeded Completed" + numbers}},
+		"an answer":            {result(turn.StopCompleted), []string{"Normal Succeeded Completed" + numbers}},
+		"a preparation":        {result(turn.StopPrepared), []string{"Normal Succeeded Prepared" + numbers}},
+		"a cancelled Turn":     {result(turn.StopCancelled), []string{"Normal Cancelled Cancelled" + numbers}},
+		"a failure":            {result(turn.StopModelError), []string{"Warning Failed ModelFailed" + numbers}},
+		"an answer of a spare": {result(turn.StopCompleted, fallback), []string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers}},
+		"a Turn that went on":  {result(turn.StopCompleted, resumed), []string{"Normal Resumed the turn went on from its journal (resumes 1, epoch 2)", "Normal Succeeded Completed" + numbers}},
+		"a tool's answer":      {result(turn.StopToolEnded), []string{"Normal Succeeded Completed" + numbers}},
+		"a long conversation": {result(turn.StopCompleted, warned, resumed), []string{
+			"Warning ContextWarning the conversation has come near the context window of its model (compactions 2)", "Normal Succeeded Completed" + numbers,
+		}},
+		"a spare and a long conversation": {result(turn.StopCompleted, warned, fallback), []string{
+			"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers,
+		}},
 		"both, of which a word": {result(turn.StopCompleted, resumed, fallback), []string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers}},
 	} {
 		t.Run(name, func(t *testing.T) {

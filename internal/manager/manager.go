@@ -32,6 +32,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/skillfile"
+	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
 // leaderElectionID names the Lease by which managers agree on who leads.
@@ -65,6 +66,9 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		return err
 	}
 	p := &parts{options: o, shared: at.shared(), now: time.Now, log: log}
+	if p.policy, err = o.netPolicy(); err != nil {
+		return err
+	}
 	if o.SkillsFile != "" {
 		if p.skills, err = skillfile.Load(o.SkillsFile); err != nil {
 			return fmt.Errorf("--skills-file: %w", err)
@@ -99,8 +103,11 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 			return err
 		}
 	}
-	p.providers = providers.NewCache(secretReader(p.manager.GetAPIReader()), time.Now)
+	read := secretReader(p.manager.GetAPIReader())
+	p.providers = providers.NewCache(read, time.Now, p.policy)
 	defer p.providers.Close()
+	p.servers = toolservers.NewCache(read, p.policy, time.Now, log.WithName("tool-servers"))
+	defer p.servers.Close()
 	defer p.closeReads()
 	if err := p.add(ctx); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/readapi"
 )
 
@@ -66,6 +67,9 @@ type Options struct {
 	ProbeIntervalSeconds int
 	// JournalRetention is how long the journal of a Turn or a Session is kept after its object was deleted; 0 for not at all.
 	JournalRetention time.Duration
+	// ToolAllowCIDRs and ToolDenyCIDRs are prefixes of addresses that tool servers and model providers may, or may not, be
+	// reached at, beyond the built-in table of package netpolicy.
+	ToolAllowCIDRs, ToolDenyCIDRs []string
 	// Hooks stand between the parts of this process.
 	Hooks Hooks
 }
@@ -93,6 +97,13 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.SkillsFile, "skills-file", "", "path of a YAML file with skills that are available to every Agent: a list of key, name, description and content; read once, at the start")
 	f.IntVar(&o.ProbeIntervalSeconds, "probe-interval-seconds", 60, "time between two probes of a model provider, in seconds; a probe costs no tokens")
 	f.DurationVar(&o.JournalRetention, "journal-retention", 24*time.Hour, "how long the journal of a Turn or a Session is kept after its object was deleted, such as 24h or 30m (no unit is longer than an hour); 0 forgets it at once")
+	f.StringSliceVar(&o.ToolAllowCIDRs, netpolicy.AllowFlag, nil, "prefixes of IP addresses that tool servers and model providers may be reached at, separated by commas, such as 127.0.0.0/8,::1/128; default: all but loopback, link-local, multicast and cloud metadata addresses. The longest prefix that holds an address decides")
+	f.StringSliceVar(&o.ToolDenyCIDRs, netpolicy.DenyFlag, nil, "prefixes of IP addresses that tool servers and model providers may not be reached at, separated by commas; among equal prefixes this goes before --"+netpolicy.AllowFlag)
+}
+
+// netPolicy says which addresses tool servers and model providers may be reached at.
+func (o *Options) netPolicy() (*netpolicy.Policy, error) {
+	return netpolicy.Parse(o.ToolAllowCIDRs, o.ToolDenyCIDRs)
 }
 
 // FromEnvironment sets the flags that were not given from their environment variables: --data-dir from CAPSTAN_DATA_DIR.
@@ -139,6 +150,8 @@ func (o *Options) Validate() error {
 	wrong := readapi.CheckAddress(o.ReadBindAddress, o.ReadTLSCertFile, o.ReadTLSKeyFile)
 	check(wrong == nil, "%w", wrong)
 	check(o.JournalRetention >= 0 && o.JournalRetention <= maxRetention, "--journal-retention %s must be from 0 to %s", o.JournalRetention, maxRetention)
+	_, wrong = o.netPolicy()
+	check(wrong == nil, "%w", wrong)
 	at, err := o.location()
 	check(err == nil, "%w", err)
 	known := true

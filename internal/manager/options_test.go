@@ -66,6 +66,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 		{"CAPSTAN_SKILLS_FILE", "/skills.yaml", "skills-file"},
 		{"CAPSTAN_ROLES", "[executor]", "roles"},
 		{"CAPSTAN_JOURNAL_RETENTION", "36h0m0s", "journal-retention"},
+		{"CAPSTAN_TOOL_ALLOW_CIDRS", "[127.0.0.0/8,::1/128]", "tool-allow-cidrs"},
+		{"CAPSTAN_TOOL_DENY_CIDRS", "[10.0.0.0/8]", "tool-deny-cidrs"},
 	} {
 		t.Run(tc.flag, func(t *testing.T) {
 			var o Options
@@ -89,8 +91,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 20 {
-		t.Errorf("there are %d flags; the table above has 20", count)
+	if count != 22 {
+		t.Errorf("there are %d flags; the table above has 22", count)
 	}
 }
 
@@ -136,6 +138,8 @@ func TestValidate(t *testing.T) {
 		"a controller with SQLite":  {func(o *Options) { o.Roles = []string{RoleController} }, "or give this process both roles"},
 		"tokens in the clear":       {func(o *Options) { o.ReadBindAddress = ":8082" }, `--read-bind-address ":8082" is not of this machine alone`},
 		"a certificate alone":       {func(o *Options) { o.ReadTLSCertFile = "tls.crt" }, "must be given together"},
+		"a network without length":  {func(o *Options) { o.ToolAllowCIDRs = []string{"everything"} }, `--tool-allow-cidrs: "everything" must be a prefix of IP addresses`},
+		"a network with an address": {func(o *Options) { o.ToolDenyCIDRs = []string{"10.0.0.1/8"} }, `--tool-deny-cidrs: "10.0.0.1/8" has bits beyond its length: write 10.0.0.0/8`},
 		"a negative retention":      {func(o *Options) { o.JournalRetention = -time.Second }, "--journal-retention -1s must be from 0"},
 		"an endless retention":      {func(o *Options) { o.JournalRetention = 100_000 * time.Hour }, "--journal-retention"},
 	} {

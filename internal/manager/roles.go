@@ -15,11 +15,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/controller"
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/janitor"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
 // parts are what the roles of a process work with.
@@ -32,8 +34,12 @@ type parts struct {
 	status client.Client
 	store  store.Store
 	// shared says that other processes may work with the store at the same time.
-	shared    bool
+	shared bool
+	// policy says which addresses tool servers and model providers may be reached at.
+	policy *netpolicy.Policy
+	// providers and servers are the connections of all roles.
 	providers *providers.Cache
+	servers   *toolservers.Cache
 	// reads serves journals; nil if nobody is to be served. leaseAnnotations say where.
 	reads            *readapi.Server
 	leaseAnnotations map[string]string
@@ -60,11 +66,11 @@ func (p *parts) addController(ctx context.Context) error {
 	if o.has(RoleExecutor) {
 		turns.Executors.Self = o.ExecutorName
 	}
+	probeInterval := time.Duration(o.ProbeIntervalSeconds) * time.Second
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
 		&controller.PromptProfileReconciler{Client: mgr.GetClient(), Now: p.now, ConfigMaps: configMaps, Recheck: recheck},
-		&controller.ModelProviderReconciler{
-			Client: mgr.GetClient(), Providers: p.providers, Now: p.now, ProbeInterval: time.Duration(o.ProbeIntervalSeconds) * time.Second,
-		},
+		&controller.ModelProviderReconciler{Client: mgr.GetClient(), Providers: p.providers, Now: p.now, ProbeInterval: probeInterval},
+		&controller.ToolServerReconciler{Client: mgr.GetClient(), Servers: p.servers, Now: p.now, ProbeInterval: probeInterval},
 		&controller.AgentReconciler{Client: mgr.GetClient(), Now: p.now, ConfigMaps: configMaps, ManagerSkills: p.skills, Recheck: recheck},
 		&controller.SessionReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: p.now, Turns: turns},
 		turns,
@@ -103,6 +109,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	if !o.has(RoleController) { // else the reconcilers have them in the cache
 		for _, kind := range []client.Object{
 			&v1alpha1.Turn{}, &v1alpha1.Agent{}, &v1alpha1.PromptProfile{}, &v1alpha1.ModelProvider{}, &v1alpha1.Session{},
+			&v1alpha1.ToolServer{}, &v1alpha1.ToolApproval{},
 		} {
 			if _, err := mgr.GetCache().GetInformer(ctx, kind); err != nil {
 				return fmt.Errorf("failed to watch %T: %w", kind, err)
@@ -118,7 +125,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 			log.Error(err, "Failed to write the journal of a turn, trying again",
 				"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())
 		}},
-		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools,
+		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: p.servers,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Now: p.now, Grace: o.grace(), Log: log,
 	})
 }

@@ -30,6 +30,18 @@ var (
 	tokens = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "capstan_tokens_total", Help: "Tokens used by turns that have ended, by provider, model and type (input, output).",
 	}, []string{"provider", "model", "type"})
+	toolCalls = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "capstan_tool_calls_total", Help: "Calls of tools, of turns that have ended.",
+	})
+	contextWarnings = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "capstan_context_warnings_total", Help: "Turns that have ended and whose conversation has come near the model's context window.",
+	})
+	compactions = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "capstan_compactions_total", Help: "Summaries that replaced older messages, of turns that have ended.",
+	})
+	parked = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "capstan_turns_parked_total", Help: "Times that turns gave up their place to wait, by the reason of their main condition.",
+	}, []string{"reason"})
 	purged = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "capstan_journals_purged_total", Help: "Journals of deleted turns and sessions that were purged.",
 	})
@@ -37,7 +49,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(Running, ended, duration, modelRequests, modelRetries, tokens, purged, journals)
+	metrics.Registry.MustRegister(Running, ended, duration, modelRequests, modelRetries, tokens, toolCalls, contextWarnings, compactions, parked, purged, journals)
 }
 
 // Ended counts a Turn that has ended, once its status is written; result is nil for one that was not run.
@@ -51,8 +63,16 @@ func Ended(t *v1alpha1.Turn, result *turn.Result) {
 	}
 	modelRequests.Add(float64(result.Counts.ModelRequests))
 	modelRetries.Add(float64(result.Counts.ModelRetries))
+	toolCalls.Add(float64(result.Counts.ToolCalls))
+	compactions.Add(float64(result.Counts.Compactions))
+	if result.Warned {
+		contextWarnings.Inc()
+	}
 	for _, s := range result.Spent {
 		tokens.WithLabelValues(s.Provider, s.Model, "input").Add(float64(s.Usage.InputTokens))
 		tokens.WithLabelValues(s.Provider, s.Model, "output").Add(float64(s.Usage.OutputTokens))
 	}
 }
+
+// Parked counts a Turn that waits for people or for the Turns of sub-agents, once its status is written.
+func Parked(t *v1alpha1.Turn) { parked.WithLabelValues(t.StateReason()).Inc() }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -49,6 +50,9 @@ func eachLeaf(o translate.Objects, visit func(path string, leaf reflect.Value)) 
 }
 
 func walk(v reflect.Value, path string, visit func(path string, leaf reflect.Value)) {
+	if v.Type() == reflect.TypeFor[apiextensionsv1.JSON]() {
+		return // data of the user's, which is taken as it is
+	}
 	switch v.Kind() {
 	case reflect.Pointer:
 		if v.IsNil() {
@@ -74,6 +78,8 @@ func walk(v reflect.Value, path string, visit func(path string, leaf reflect.Val
 var elsewhere = map[string]string{
 	"agent.promptProfileRef": "finds the profile", "turn.agentRef": "finds the agent", "turn.sessionRef": "finds the session",
 	"agent.models": "the chain of the run", "turn.model": "its first model", "turn.citations": "the result",
+	"agent.toolPolicy": "the run", "agent.tools": "the toolbox", "agent.context": "the run", "agent.reasoningText": "the run",
+	"agent.reflectEveryTurns": "the run", "turn.webMode": "the run", "turn.topK": "the run", "turn.output": "the run", "profile.pinnedTools": "the toolbox",
 	"agent.limits": "the run", "turn.limits": "the run", "turn.execution": "the run", "agent.decisionKey": "the record",
 	"agent.maxParallelTurns": "the queue", "turn.desiredState": "the controller", "turn.ttlSecondsAfterFinished": "the controller",
 	"profile.variables[].description": "people",

@@ -4,7 +4,9 @@ package translate
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -38,6 +40,15 @@ func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, s *v1alpha1.Sessio
 		PrepareOnly:   t.Spec.Execution == v1alpha1.ExecutionPrepareOnly,
 		ShowCitations: t.Spec.Citations != v1alpha1.CitationsHide,
 		DecisionKey:   a.Spec.DecisionKey,
+		Selection:     selection(a.Spec.ToolPolicy), TopK: v1alpha1.DefaultTopK,
+		Policy: callPolicy(t, a.Spec.ToolPolicy), Context: contextPolicy(a.Spec.Context),
+		ReflectEvery: int(a.Spec.ReflectEveryTurns), KeepReasoning: a.Spec.ReasoningText == v1alpha1.ReasoningTextJournal,
+	}
+	if t.Spec.TopK != nil {
+		in.TopK = int(*t.Spec.TopK)
+	}
+	if o := t.Spec.Output; o != nil {
+		in.Output = json.RawMessage(o.Schema.Raw)
 	}
 	var err error
 	if in.Limits, err = limits(t.Spec.Limits, a.Spec.Limits, Remaining(s)); err != nil {
@@ -58,7 +69,7 @@ func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, s *v1alpha1.Sessio
 		case i <= first:
 			at = i - 1
 		}
-		c, err := candidate(chain[at])
+		c, err := candidate(chain[at], a.Spec.Thinking)
 		if err != nil {
 			return turn.Input{}, err
 		}
@@ -69,7 +80,9 @@ func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, s *v1alpha1.Sessio
 
 // limits returns the lowest of each limit that is given.
 func limits(all ...*v1alpha1.Limits) (loop.Limits, error) {
-	out := loop.Limits{MaxSteps: v1alpha1.MaxSteps(all...), MaxToolCalls: v1alpha1.MaxToolCalls(all...)}
+	out := loop.Limits{
+		MaxSteps: v1alpha1.MaxSteps(all...), MaxToolCalls: v1alpha1.MaxToolCalls(all...), ApprovalTimeout: v1alpha1.ApprovalTimeout(all...),
+	}
 	for _, l := range all {
 		if l == nil {
 			continue
@@ -101,7 +114,7 @@ func FirstModel(t *v1alpha1.Turn, a *v1alpha1.Agent) (int, error) {
 	return prepare.Resolve(t.Spec.Model, names)
 }
 
-func candidate(l Link) (loop.Candidate, error) {
+func candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) {
 	c := loop.Candidate{
 		ProviderName: l.Reference.ProviderRef.Name, Model: l.Reference.Model, Provider: l.Provider,
 		Retry: loop.Retry{MaxAttempts: 1},
@@ -129,7 +142,11 @@ func candidate(l Link) (loop.Candidate, error) {
 		MaxBackoff:     time.Duration(r.MaxBackoffSeconds) * time.Second,
 	}
 	m := l.Object.Model(l.Reference.Model)
-	if m == nil || m.Pricing == nil {
+	if m == nil {
+		return c, nil
+	}
+	know(&c, m, thinking)
+	if m.Pricing == nil {
 		return c, nil
 	}
 	pricing, err := pricingOf(m.Pricing)
@@ -138,6 +155,25 @@ func candidate(l Link) (loop.Candidate, error) {
 	}
 	c.Pricing = pricing
 	return c, nil
+}
+
+// know fills in what a ModelProvider says of a model.
+func know(c *loop.Candidate, m *v1alpha1.Model, thinking v1alpha1.ThinkingLevel) {
+	if m.ContextWindow != nil {
+		c.ContextWindow = *m.ContextWindow
+	}
+	if m.MaxOutputTokens != nil {
+		c.MaxOutputTokens = *m.MaxOutputTokens
+	}
+	c.StructuredOutput = slices.Contains(m.Capabilities, v1alpha1.CapabilityStructuredOutput)
+	if slices.Contains(m.Capabilities, v1alpha1.CapabilityReasoning) {
+		c.Parameters.Effort = efforts[thinking]
+	}
+}
+
+// efforts by level; that of Off is left to the provider.
+var efforts = map[v1alpha1.ThinkingLevel]string{
+	v1alpha1.ThinkingLow: "low", v1alpha1.ThinkingMedium: "medium", v1alpha1.ThinkingHigh: "high",
 }
 
 func pricingOf(p *v1alpha1.Pricing) (*model.Pricing, error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -68,7 +69,9 @@ func TestInput(t *testing.T) {
 	}
 	want := turn.Input{
 		UID: "u", Namespace: "demo", Name: "first", Timeout: 30 * time.Second, Limit: 30 * time.Second, PrepareOnly: true, DecisionKey: "k",
-		Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25},
+		Limits:    loop.Limits{MaxSteps: 6, MaxToolCalls: 25, ApprovalTimeout: 24 * time.Hour},
+		Selection: tool.Selection{Most: 25}, TopK: 8, Policy: loop.Policy{NoWeb: true},
+		Context: loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90},
 		Chain: []loop.Candidate{
 			{
 				ProviderName: "main", Model: "small", Parameters: model.Parameters{Temperature: new(0.2), MaxOutputTokens: new(64)},
@@ -106,7 +109,9 @@ func TestLimits(t *testing.T) {
 		return s
 	}
 	of := func(steps, calls int, tokens int64, cost string) loop.Limits {
-		return loop.Limits{MaxSteps: steps, MaxToolCalls: calls, MaxTokens: tokens, MaxCost: decimal.RequireFromString(cost)}
+		return loop.Limits{
+			MaxSteps: steps, MaxToolCalls: calls, MaxTokens: tokens, MaxCost: decimal.RequireFromString(cost), ApprovalTimeout: 24 * time.Hour,
+		}
 	}
 	for name, tc := range map[string]struct {
 		reason      string

@@ -24,7 +24,7 @@ const (
 	maxResultBytes = 32 << 10
 	// maxPreviewChars bounds the line that kubectl prints.
 	maxPreviewChars = 80
-	// maxMessageBytes bounds what a condition says.
+	// maxMessageBytes bounds what a condition says, as JSON.
 	maxMessageBytes = 2 << 10
 )
 
@@ -33,19 +33,20 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 	s := &t.Status
 	s.StopReason = v1alpha1.StopReason(r.Stop)
 	s.Preparation = preparation(r)
-	s.Steps = &v1alpha1.StepCounts{
-		Count: count(r.Counts.Steps), ModelRequests: count(r.Counts.ModelRequests), ModelRetries: count(r.Counts.ModelRetries),
-		ToolCalls: count(r.Counts.ToolCalls), UnknownOutcomes: count(r.Counts.UnknownOutcomes), Resumes: count(r.Counts.Resumes),
-	}
+	Progress(t, turn.Progress{Counts: r.Counts, Calls: r.Calls})
 	if r.Text != "" {
 		s.Result = result(r)
 	}
 	if r.Record.Usage != (model.Usage{}) {
 		s.Usage = usage(r.Record)
 	}
+	if a := r.SubAgents; a != nil {
+		s.SubAgentUsage = usage(finalize.Record{Usage: a.Usage, Cost: a.Cost})
+	}
 	if d := r.Record.Decision; d != nil {
 		s.Decision = &v1alpha1.Decision{
 			Key: d.Key, Strategy: v1alpha1.Strategy(d.Strategy), PromptRenderHash: d.PromptRenderHash, ContextHash: d.ContextHash,
+			ToolsUsed: d.ToolsUsed,
 		}
 		if p := r.Session; p != nil {
 			s.Decision.SessionName, s.Decision.TurnNumber = p.Name, p.Number
@@ -58,7 +59,8 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 
 // End writes the main condition of a Turn that has ended, and its times.
 func End(t *v1alpha1.Turn, status metav1.ConditionStatus, reason, message string, now time.Time) {
-	message = cut(message, maxMessageBytes)
+	message = cutJSON(message, maxMessageBytes)
+	unpark(&t.Status, now)
 	t.Status.ObservedGeneration = t.Generation
 	completion := metav1.NewMicroTime(now)
 	t.Status.CompletionTime = &completion
@@ -75,7 +77,7 @@ func End(t *v1alpha1.Turn, status metav1.ConditionStatus, reason, message string
 
 // Wait writes that a Turn has not ended and why. It reports whether that is news.
 func Wait(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
-	message = cut(message, maxMessageBytes)
+	message = cutJSON(message, maxMessageBytes)
 	changed := t.Status.ObservedGeneration != t.Generation
 	t.Status.ObservedGeneration = t.Generation
 	since := now
@@ -99,7 +101,7 @@ func setCondition(t *v1alpha1.Turn, kind string, status metav1.ConditionStatus, 
 // verdict maps why a run stopped to the main condition.
 func verdict(s turn.Stop) (metav1.ConditionStatus, string) {
 	switch s {
-	case turn.StopCompleted:
+	case turn.StopCompleted, turn.StopToolEnded:
 		return metav1.ConditionTrue, v1alpha1.TurnReasonCompleted
 	case turn.StopPrepared:
 		return metav1.ConditionTrue, v1alpha1.TurnReasonPrepared
@@ -109,7 +111,7 @@ func verdict(s turn.Stop) (metav1.ConditionStatus, string) {
 		return metav1.ConditionFalse, v1alpha1.TurnReasonStepLimitExceeded
 	case turn.StopBudget:
 		return metav1.ConditionFalse, v1alpha1.TurnReasonBudgetExceeded
-	case turn.StopMaxOutputTokens:
+	case turn.StopMaxOutputTokens, turn.StopOutputInvalid:
 		return metav1.ConditionFalse, v1alpha1.TurnReasonOutputInvalid
 	case turn.StopContentFilter:
 		return metav1.ConditionFalse, v1alpha1.TurnReasonPolicyViolated
@@ -133,14 +135,14 @@ func detail(t *v1alpha1.Turn, r *turn.Result, status metav1.ConditionStatus, rea
 	case r.Preparation != nil:
 		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionTrue, v1alpha1.TurnReasonPrepared, "the prompt was prepared", now)
 	case r.Stop == turn.StopPreparationError:
-		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionFalse, reason, cut(r.Message, maxMessageBytes), now)
+		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionFalse, reason, cutJSON(r.Message, maxMessageBytes), now)
 	}
 	if r.Preparation != nil && r.Stop != turn.StopPrepared {
-		setCondition(t, v1alpha1.ConditionExecuted, status, reason, cut(r.Message, maxMessageBytes), now)
+		setCondition(t, v1alpha1.ConditionExecuted, status, reason, cutJSON(r.Message, maxMessageBytes), now)
 	}
 	if f := r.Record.Failures; len(f) > 0 {
 		setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionFalse, v1alpha1.TurnReasonPartiallyFinalized,
-			cut("these steps failed: "+strings.Join(f, "; "), maxMessageBytes), now)
+			cutJSON("these steps failed: "+strings.Join(f, "; "), maxMessageBytes), now)
 		return
 	}
 	setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionTrue, v1alpha1.TurnReasonFinalized, "the record is complete", now)
@@ -150,7 +152,9 @@ func preparation(r *turn.Result) *v1alpha1.Preparation {
 	if r.Preparation == nil {
 		return nil
 	}
-	return Report(r.Preparation, r.Provider, r.Model, r.MessageCount)
+	out := Report(r.Preparation, r.Provider, r.Model, r.MessageCount)
+	out.ToolsLeftOut = count(r.ToolsLeftOut)
+	return out
 }
 
 // Report returns the report of a preparation as a status has it.
@@ -213,6 +217,7 @@ func result(r *turn.Result) *v1alpha1.TurnResult {
 		Text: cutJSON(r.Text, maxResultBytes), Bytes: int64(len(r.Text)), Preview: preview(r.Text),
 	}
 	out.Truncated = len(out.Text) < len(r.Text)
+	out.Data = data(r.Data)
 	if a := r.Answer; a != nil {
 		out.Artifacts = []v1alpha1.Artifact{{Name: a.Name, Bytes: a.Bytes, SHA256: a.SHA256}}
 	}

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -54,6 +55,8 @@ func TestConditionsOfEachEnd(t *testing.T) {
 		want       []string
 	}{
 		turn.StopCompleted:        {false, []string{"Succeeded=True/Completed", "Prepared=True/Prepared", "Executed=True/Completed", "Finalized=True/Finalized"}},
+		turn.StopToolEnded:        {false, []string{"Succeeded=True/Completed", "Prepared=True/Prepared", "Executed=True/Completed", "Finalized=True/Finalized"}},
+		turn.StopOutputInvalid:    {false, failed("OutputInvalid")},
 		turn.StopPrepared:         {false, []string{"Succeeded=True/Prepared", "Prepared=True/Prepared", "Finalized=True/Finalized"}},
 		turn.StopMaxSteps:         {false, failed("StepLimitExceeded")},
 		turn.StopBudget:           {false, failed("BudgetExceeded")},
@@ -89,8 +92,18 @@ func TestFinishedStatus(t *testing.T) {
 	got := bound()
 	translate.Finish(got, &turn.Result{
 		Stop: turn.StopCompleted, Message: "the model answered", Provider: "openai", Model: "small", MessageCount: 4, Text: "An\nanswer.",
-		Counts: turn.Counts{Steps: 1, ModelRequests: 3, ModelRetries: 2, ToolCalls: 5, UnknownOutcomes: 1, Resumes: 4},
-		Answer: &turn.Artifact{Name: "answer.txt", SHA256: "s", Bytes: 9}, Session: &turn.Place{Name: "talk", Number: 8},
+		Counts: turn.Counts{
+			Steps: 1, ModelRequests: 3, ModelRetries: 2, ToolCalls: 5, UnknownOutcomes: 1, Resumes: 4,
+			ToolRepairs: 6, ToolRetries: 7, Compactions: 8, Reflections: 9,
+		},
+		Calls: []turn.CallRecord{
+			{CallID: "c1", Name: "search", Outcome: "Succeeded", DurationMS: 12, Bytes: 13, Artifact: "call-1-1"},
+			{CallID: "c2", Name: "ask", Step: 1, Turn: "child"},
+			{CallID: "c3", Name: "delete", Step: 2, Outcome: "Refused", DecidedBy: "jane"},
+		},
+		ToolsLeftOut: 3, Data: json.RawMessage(`{"a":1}`),
+		SubAgents: &turn.SubAgents{Usage: model.Usage{InputTokens: 7, OutputTokens: 1}, Cost: &finalize.Cost{Amount: "2", Currency: "USD"}},
+		Answer:    &turn.Artifact{Name: "answer.txt", SHA256: "s", Bytes: 9}, Session: &turn.Place{Name: "talk", Number: 8},
 		Preparation: &prepare.Report{
 			Report:      prompt.Report{Mode: prompt.Task, StableChars: 5, DynamicChars: 6, Sections: []string{"agent"}, ToolCount: 3, PromptHash: "p", RenderHash: "r"},
 			ContextHash: "c", Expression: turncontext.Expression{Tone: "dry", Directness: "High", Warmth: "Low", Humor: "Off", Initiative: "Medium", ExplanationDensity: "Low"},
@@ -103,7 +116,7 @@ func TestFinishedStatus(t *testing.T) {
 		Record: finalize.Record{
 			Citations: []string{"a.md"}, Usage: model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 2, CacheReadTokens: 3},
 			Cost: &finalize.Cost{Amount: "0.1", Currency: "USD"}, Failures: []string{"cost: odd", "decision: odder"},
-			Decision: &finalize.Decision{Key: "k", Strategy: "ToolAssisted", PromptRenderHash: "r", ContextHash: "c"},
+			Decision: &finalize.Decision{Key: "k", Strategy: "ToolAssisted", ToolsUsed: []string{"ask", "search"}, PromptRenderHash: "r", ContextHash: "c"},
 		},
 	}, now)
 	want := v1alpha1.TurnStatus{
@@ -111,20 +124,30 @@ func TestFinishedStatus(t *testing.T) {
 		Preparation: &v1alpha1.Preparation{
 			PromptProfile: v1alpha1.PromptProfileRevision{Name: "support", ID: "support.default", Version: "1.0.0", Generation: 2},
 			Provider:      "openai", Model: "small", PromptRenderHash: "r", PromptHash: "p", ContextHash: "c",
-			Mode: "Task", Sections: []string{"agent"}, StableChars: 5, DynamicChars: 6, ToolCount: 3, MessageCount: 4,
+			Mode: "Task", Sections: []string{"agent"}, StableChars: 5, DynamicChars: 6, ToolCount: 3, ToolsLeftOut: 3, MessageCount: 4,
 			Expression: &v1alpha1.Expression{Tone: "dry", Directness: "High", Warmth: "Low", Humor: "Off", Initiative: "Medium", ExplanationDensity: "Low"},
 			Provenance: &v1alpha1.Provenance{
 				UsedMemoryIDs: []string{"m1"}, DroppedMemoryIDs: []string{"m2"}, UsedEnrichmentIDs: []string{"e1"}, DroppedEnrichmentIDs: []string{"e2"},
 				UsedGuardrailIDs: []string{"g"},
 			},
 		},
-		Steps: &v1alpha1.StepCounts{Count: 1, ModelRequests: 3, ModelRetries: 2, ToolCalls: 5, UnknownOutcomes: 1, Resumes: 4},
+		Steps: &v1alpha1.StepCounts{
+			Count: 1, ModelRequests: 3, ModelRetries: 2, ToolCalls: 5, UnknownOutcomes: 1, Resumes: 4,
+			ToolRepairs: 6, ToolRetries: 7, Compactions: 8, Reflections: 9,
+		},
+		ToolCalls: []v1alpha1.ToolCallRecord{
+			{CallID: "c1", Name: "search", Outcome: "Succeeded", DurationMilliseconds: 12, Bytes: 13, Artifact: "call-1-1"},
+			{CallID: "c2", Name: "ask", Step: 1, Outcome: "Pending", Turn: "child"},
+			{CallID: "c3", Name: "delete", Step: 2, Outcome: "Refused", DecidedBy: "jane"},
+		},
+		SubAgentUsage: &v1alpha1.Usage{InputTokens: 7, OutputTokens: 1, TotalTokens: 8, Cost: &v1alpha1.Cost{Amount: "2", Currency: "USD"}},
 		Result: &v1alpha1.TurnResult{
+			Data: &apiextensionsv1.JSON{Raw: []byte(`{"a":1}`)},
 			Text: "An\nanswer.", Bytes: 10, Preview: "An answer.", Artifacts: []v1alpha1.Artifact{{Name: "answer.txt", SHA256: "s", Bytes: 9}},
 			Citations: &v1alpha1.Citations{Local: []string{"a.md"}},
 		},
 		Usage:    &v1alpha1.Usage{InputTokens: 10, OutputTokens: 5, TotalTokens: 15, ReasoningTokens: 2, CacheReadTokens: 3, Cost: &v1alpha1.Cost{Amount: "0.1", Currency: "USD"}},
-		Decision: &v1alpha1.Decision{Key: "k", Strategy: "ToolAssisted", PromptRenderHash: "r", ContextHash: "c", SessionName: "talk", TurnNumber: 8},
+		Decision: &v1alpha1.Decision{Key: "k", Strategy: "ToolAssisted", ToolsUsed: []string{"ask", "search"}, PromptRenderHash: "r", ContextHash: "c", SessionName: "talk", TurnNumber: 8},
 	}
 	s := got.Status
 	finalized := s.Conditions[len(s.Conditions)-1]

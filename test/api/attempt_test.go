@@ -39,17 +39,33 @@ func merged(base, patch string) *unstructured.Unstructured {
 // of it. It returns that spec, with its defaults.
 func accepted(ctx context.Context, base, patch string) map[string]any {
 	GinkgoHelper()
-	object := merged(base, patch)
-	text := manifestOf(object)
-	Expect(create(ctx, object)).To(Succeed(), "the API server must accept it")
+	object, set := taken(ctx, base, patch)
 	spec, _, err := unstructured.NestedMap(object.Object, "spec")
 	Expect(err).NotTo(HaveOccurred())
-
-	set, err := load(ctx, text)
-	Expect(err).NotTo(HaveOccurred(), "the loader must accept what the API server accepts")
 	stored, loaded := empty(object.GetKind()), fromSet(set, object)
 	Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, stored)).To(Succeed())
 	Expect(specOf(loaded)).To(MatchJSON(specOf(stored)), "loader and API server must fill in the same defaults")
+	return spec
+}
+
+// taken asserts that both the API server and the loader of manifests take the object, and returns what they make of it.
+func taken(ctx context.Context, base, patch string) (*unstructured.Unstructured, *manifest.Set) {
+	GinkgoHelper()
+	object := merged(base, patch)
+	text := manifestOf(object)
+	Expect(create(ctx, object)).To(Succeed(), "the API server must accept it")
+	set, err := load(ctx, text)
+	Expect(err).NotTo(HaveOccurred(), "the loader must accept what the API server accepts")
+	return object, set
+}
+
+// checked asserts the same of an object of a kind that the loader checks and does not keep. It returns the spec.
+func checked(ctx context.Context, base, patch string) map[string]any {
+	GinkgoHelper()
+	object, set := taken(ctx, base, patch)
+	Expect(set.Ignored).To(HaveLen(1), "the loader must say that it leaves it out")
+	spec, _, err := unstructured.NestedMap(object.Object, "spec")
+	Expect(err).NotTo(HaveOccurred())
 	return spec
 }
 
@@ -74,6 +90,8 @@ func fromSet(set *manifest.Set, like *unstructured.Unstructured) (object client.
 		object, ok = set.PromptProfile(like.GetNamespace(), like.GetName())
 	case "Session":
 		object, ok = set.Session(like.GetNamespace(), like.GetName())
+	case "ToolServer":
+		object, ok = set.ToolServer(like.GetNamespace(), like.GetName())
 	case "Turn":
 		turn, err := set.Turn("")
 		object, ok = turn, err == nil

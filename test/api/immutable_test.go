@@ -30,6 +30,9 @@ spec:
   promptMode: Task
   depth: 1
   model: demo-large
+  webMode: "On"
+  topK: 3
+  output: {schema: {type: object}}
   citations: Hide
   limits: {timeoutSeconds: 30}
   execution: PrepareOnly
@@ -71,6 +74,9 @@ var immutableFields = map[string]string{
 	"promptMode": `spec: {promptMode: Minimal}`,
 	"depth":      `spec: {depth: 2}`,
 	"model":      `spec: {model: "demo:demo-large"}`,
+	"webMode":    `spec: {webMode: "Off"}`,
+	"topK":       `spec: {topK: 4}`,
+	"output":     `spec: {output: {schema: {type: array}}}`,
 	"citations":  `spec: {citations: VALUE}`,
 	"limits":     `spec: {limits: {timeoutSeconds: 31}}`,
 	"execution":  `spec: {execution: VALUE}`,
@@ -171,6 +177,16 @@ var _ = Describe("a stored Turn", func() {
 	It("refuses an empty list where there was none", func(ctx SpecContext) {
 		refusesChange(ctx, bareTurn, `spec: {history: []}`, "spec.history", frozen("history"))
 		refusesChange(ctx, bareTurn, `spec: {guardrails: []}`, "spec.guardrails", frozen("guardrails"))
+	})
+	DescribeTable("refuses what is the default where nothing was said",
+		func(ctx SpecContext, name, patch string) {
+			refusesChange(ctx, bareTurn, patch, "spec."+name, frozen(name))
+		},
+		Entry("of webMode", "webMode", `spec: {webMode: "Off"}`),
+		Entry("of topK", "topK", `spec: {topK: 8}`),
+	)
+	It("refuses a property more in the schema of its answer", func(ctx SpecContext) {
+		refusesChange(ctx, fullTurn, `spec: {output: {schema: {properties: {a: {type: string}}}}}`, "spec.output", frozen("output"))
 	})
 	It("refuses a depth of 0 where there was none", func(ctx SpecContext) {
 		refusesChange(ctx, bareTurn, `spec: {depth: 0}`, "spec.depth", frozen("depth"))

@@ -25,6 +25,15 @@ status:
 `
 }
 
+const discovered = `
+status:
+  serverName: tickets
+  toolCount: 2
+  tools: [{name: close_ticket, effect: Destructive, schemaHash: aa}, {name: search_tickets, effect: ReadOnly, role: LocalSearch, schemaHash: bb}]
+  conditions:
+  - {type: Ready, status: "True", reason: Ready, message: The server answers, lastTransitionTime: "2026-01-01T00:00:00Z"}
+`
+
 const talked = `
 status:
   turns: 3
@@ -91,10 +100,12 @@ var _ = Describe("kubectl", Ordered, func() {
 			profileBase:  ready("renderHash: a1b2"),
 			providerBase: ready(""),
 			sessionBase:  talked,
+			serverBase:   discovered,
 			turnBase:     answered,
 		} {
 			withStatus(ctx, base, status)
 		}
+		stored(ctx, approvalBase)
 	})
 
 	DescribeTable("prints the columns",
@@ -119,6 +130,14 @@ var _ = Describe("kubectl", Ordered, func() {
 		Entry("of a Session", "sn",
 			[]string{"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "LAST=open-loops", "AGE=*"},
 			[]string{"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "LAST=open-loops", "SUBJECT=Order 1042", "AGE=*"}),
+		Entry("of a ToolServer", "ts",
+			[]string{"NAME=tickets", "TYPE=MCP", "TOOLS=2", "STATE=Ready", "AGE=*"},
+			[]string{
+				"NAME=tickets", "TYPE=MCP", "TOOLS=2", "STATE=Ready", "URL=http://tickets.tools:8080/mcp", "MESSAGE=The server answers", "AGE=*",
+			}),
+		Entry("of a ToolApproval", "ta",
+			[]string{"NAME=close", "TURN=open-loops", "CALL=call_1", "DECISION=Denied", "BY=ada", "AGE=*"},
+			[]string{"NAME=close", "TURN=open-loops", "CALL=call_1", "DECISION=Denied", "BY=ada", "REASON=Not yet.", "AGE=*"}),
 		Entry("of a ModelProvider", "mp",
 			[]string{"NAME=demo", "TYPE=OpenAI", "STATE=Ready", "AGE=*"},
 			[]string{"NAME=demo", "TYPE=OpenAI", "STATE=Ready", "URL=https://llm.internal/v1", "MESSAGE=All is well", "AGE=*"}),
@@ -128,7 +147,7 @@ var _ = Describe("kubectl", Ordered, func() {
 		out := run("get", "capstan", "-o", "name")
 		for _, name := range []string{
 			"agent.capstan.dev/support", "promptprofile.capstan.dev/support", "modelprovider.capstan.dev/demo", "session.capstan.dev/sess-abc",
-			"turn.capstan.dev/open-loops",
+			"turn.capstan.dev/open-loops", "toolserver.capstan.dev/tickets", "toolapproval.capstan.dev/close",
 		} {
 			Expect(out).To(ContainSubstring(name))
 		}
@@ -142,6 +161,10 @@ var _ = Describe("kubectl", Ordered, func() {
 			ContainSubstring("message is what the user asks, 1 to 32768 characters"),
 			ContainSubstring("desiredState\t<string>"),
 			ContainSubstring("enum: Active, Suspended, Cancelled")))
+		Expect(run("explain", "ts.spec.tools.effect")).To(And(ContainSubstring("Idempotent\n"),
+			ContainSubstring("effect of a call. ReadOnly: it changes nothing; Idempotent:")))
+		Expect(run("explain", "ag.spec.tools")).To(And(ContainSubstring("requireApproval\t<[]string>"), ContainSubstring("serverRef\t<Object>")))
+		Expect(run("explain", "ta.spec")).To(ContainSubstring("decidedBy\t<string> -required-"))
 		Expect(run("explain", "tn.spec.context.facts.source")).To(ContainSubstring("source the fact was taken from"))
 	})
 })

@@ -93,7 +93,8 @@ func (s *stage) share(ctx context.Context, program, name, databaseURL string, ap
 	}
 	Expect(os.WriteFile(kubeconfig, text, 0o600)).To(Succeed())
 	cmd := exec.CommandContext(ctx, program, "--kubeconfig", kubeconfig, "--namespace", s.namespace, "--executor-name", name,
-		"--watch-namespaces", s.namespace, "--metrics-bind-address", "0", "--read-bind-address", "0", "--health-probe-bind-address", "0", "--leader-elect")
+		"--watch-namespaces", s.namespace, "--metrics-bind-address", "0", "--read-bind-address", "0", "--health-probe-bind-address", "0", "--leader-elect",
+		"--tool-allow-cidrs", "127.0.0.0/8,::1/128")
 	cmd.Env = append(os.Environ(), manager.EnvPrefix+"STORE="+databaseURL) // not an argument, for it holds a password
 	session, err := gexec.Start(cmd, GinkgoWriter, GinkgoWriter)
 	Expect(err).NotTo(HaveOccurred())

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -53,7 +54,8 @@ func startProcess(ctx SpecContext, program string, o manager.Options) *gexec.Ses
 	cmd := exec.CommandContext(ctx, program,
 		"--kubeconfig", kubeconfig, "--data-dir", o.DataDir, "--namespace", o.Namespace, "--executor-name", o.ExecutorName,
 		"--watch-namespaces", o.Namespace, "--metrics-bind-address", "0", "--read-bind-address", "0", "--health-probe-bind-address", "0",
-		"--probe-interval-seconds", strconv.Itoa(o.ProbeIntervalSeconds), "--shutdown-grace-seconds", "5")
+		"--probe-interval-seconds", strconv.Itoa(o.ProbeIntervalSeconds), "--shutdown-grace-seconds", "5",
+		"--tool-allow-cidrs", strings.Join(o.ToolAllowCIDRs, ","))
 	session, err := gexec.Start(cmd, GinkgoWriter, GinkgoWriter)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() { Eventually(session.Kill()).Should(gexec.Exit()) })

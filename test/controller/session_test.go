@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -174,7 +176,10 @@ rules:
 		Expect((<-calls).IdempotencyKey).To(HavePrefix(string(t.UID) + "/1/"))
 		s.create(ctx, newTurn("thanks", within))
 		s.reaches(ctx, "thanks", v1alpha1.TurnReasonCompleted)
-		Expect(s.prompts()[2]).To(Equal(`user: lookup | assistant: Let me look. | tool: {"state":"shipped"} | assistant: It has shipped. | user: thanks`))
+		nonce := regexp.MustCompile(`<tool-output (\w+)>`).FindStringSubmatch(s.prompts()[1])
+		Expect(nonce).To(HaveLen(2), "the output of a tool is fenced")
+		Expect(s.prompts()[2]).To(Equal("user: lookup | assistant: Let me look. | tool: " + fence.Tool(nonce[1], "", `{"state":"shipped"}`) +
+			" | assistant: It has shipped. | user: thanks"))
 
 		uid := string(s.session(ctx).UID)
 		m.stop()

@@ -1,0 +1,336 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// newServer is a ToolServer that has answered with these tools.
+func newServer(name string, tools ...v1alpha1.DiscoveredTool) *v1alpha1.ToolServer {
+	found := metav1.NewTime(now)
+	return &v1alpha1.ToolServer{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, Generation: 1},
+		Status: v1alpha1.ToolServerStatus{
+			ObservedGeneration: 1, LastDiscoveryTime: &found, ToolCount: int32(len(tools)), Tools: tools,
+			Conditions: []metav1.Condition{readyAs(metav1.ConditionTrue, v1alpha1.ReasonReady)},
+		},
+	}
+}
+
+func readyAs(status metav1.ConditionStatus, reason string) metav1.Condition {
+	return metav1.Condition{Type: v1alpha1.ConditionReady, Status: status, Reason: reason, ObservedGeneration: 1}
+}
+
+func away(reason string) func(*v1alpha1.ToolServer) {
+	return func(s *v1alpha1.ToolServer) {
+		s.Status.Conditions = []metav1.Condition{readyAs(metav1.ConditionFalse, reason)}
+	}
+}
+
+func altered[T client.Object](object T, how func(T)) T {
+	how(object)
+	return object
+}
+
+func toolOf(name string, effect v1alpha1.ToolEffect) v1alpha1.DiscoveredTool {
+	return v1alpha1.DiscoveredTool{Name: name, Effect: effect, Role: v1alpha1.ToolRoleOther, SchemaHash: "a1b2"}
+}
+
+func packOf(name string) v1alpha1.DiscoveredTool {
+	return v1alpha1.DiscoveredTool{Name: name, Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleContextPack}
+}
+
+func toolsNamed(n int, format string) []v1alpha1.DiscoveredTool {
+	all := make([]v1alpha1.DiscoveredTool, n)
+	for i := range all {
+		all[i] = toolOf(fmt.Sprintf(format, i), v1alpha1.ToolEffectReadOnly)
+	}
+	return all
+}
+
+func ofServer(name string, change ...func(*v1alpha1.AgentTool)) v1alpha1.AgentTool {
+	entry := v1alpha1.AgentTool{ServerRef: &v1alpha1.ObjectReference{Name: name}}
+	for _, f := range change {
+		f(&entry)
+	}
+	return entry
+}
+
+func ofAgent(name string, change ...func(*v1alpha1.AgentTool)) v1alpha1.AgentTool {
+	entry := v1alpha1.AgentTool{AgentRef: &v1alpha1.ObjectReference{Name: name}}
+	for _, f := range change {
+		f(&entry)
+	}
+	return entry
+}
+
+func allow(patterns ...string) func(*v1alpha1.AgentTool) {
+	return func(t *v1alpha1.AgentTool) { t.Allow = patterns }
+}
+
+func approved(patterns ...string) func(*v1alpha1.AgentTool) {
+	return func(t *v1alpha1.AgentTool) { t.RequireApproval = patterns }
+}
+
+// subAgent is an Agent with these entries of tools.
+func subAgent(name string, tools ...v1alpha1.AgentTool) *v1alpha1.Agent {
+	return &v1alpha1.Agent{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, Generation: 1}, Spec: v1alpha1.AgentSpec{Tools: tools},
+	}
+}
+
+// lookAtTools returns what is said of the tools of an agent, as "reason: message", and what it is offered, as
+// "name source effect role", with a star where somebody must approve.
+func lookAtTools(t *testing.T, a *v1alpha1.Agent, others ...client.Object) (said string, holds bool, offered []string) {
+	t.Helper()
+	r := &AgentReconciler{Client: inMemory(t, append(others, a)...)}
+	found, exposed, err := r.resolveTools(t.Context(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range exposed {
+		line := fmt.Sprintf("%s %s%s %s %s", e.Name, e.Server, e.Agent, e.Effect, e.Role)
+		if e.RequiresApproval {
+			line += " *"
+		}
+		offered = append(offered, line)
+	}
+	return found.reason + ": " + found.message, found.holds, offered
+}
+
+func TestToolsOfAnAgent(t *testing.T) {
+	tickets := func() *v1alpha1.ToolServer {
+		return newServer("tickets", toolOf("close_ticket", v1alpha1.ToolEffectDestructive), toolOf("search_tickets", v1alpha1.ToolEffectReadOnly))
+	}
+	const (
+		search = "search_tickets tickets ReadOnly Other"
+		closes = "close_ticket tickets Destructive Other"
+	)
+	for name, tc := range map[string]struct {
+		reason string
+		agent  *v1alpha1.Agent
+		others []client.Object
+		want   string
+		lacks  bool
+		offers []string
+	}{
+		"none": {
+			"an agent need not have tools", subAgent("desk"), nil, "Resolved: the agent names no tools", false, nil,
+		},
+		"all there": {
+			"each tool once, in the order of the server, with who must approve", subAgent("desk", ofServer("tickets", approved("close_*"))),
+			[]client.Object{tickets()},
+			"Resolved: all tool servers and sub-agents are there", false,
+			[]string{closes + " *", search},
+		},
+		"a server that is missing": {
+			"nobody can say what it would offer; the others are listed all the same",
+			subAgent("desk", ofServer("gone"), ofServer("tickets", allow("search_*"))),
+			[]client.Object{tickets()},
+			`ToolServerNotFound: ToolServer "gone" does not exist`, true,
+			[]string{search},
+		},
+		"a sub-agent that is missing": {
+			"it cannot be called", subAgent("desk", ofAgent("gone")), nil,
+			`SubAgentNotFound: Agent "gone", a sub-agent, does not exist`, true, nil,
+		},
+		"both missing": {
+			"the messages of all are told, the reason is that of the servers", subAgent("desk", ofAgent("a"), ofServer("b"), ofServer("b")), nil,
+			`ToolServerNotFound: ToolServer "b" does not exist; Agent "a", a sub-agent, does not exist`, true, nil,
+		},
+		"a server that is down": {
+			"it may be back when a Turn calls it, and its tools are known", subAgent("desk", ofServer("tickets", allow("search_*"))),
+			[]client.Object{altered(tickets(), away(v1alpha1.ReasonEndpointUnreachable))},
+			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable): calls of its tools fail until it is`, false,
+			[]string{search},
+		},
+		"a server that nobody has looked at": {
+			"its tools come later; nothing is said of patterns then", subAgent("desk", ofServer("new", allow("x"))),
+			[]client.Object{&v1alpha1.ToolServer{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "new"}}},
+			`Resolved: ToolServer "new" is not checked yet`, false, nil,
+		},
+		"patterns that match nothing": {
+			"a misspelt approval lets a call through that somebody was to see",
+			subAgent("desk", ofServer("tickets", allow("search_*", "find_*"), approved("Close_ticket"))),
+			[]client.Object{tickets()},
+			`Resolved: allow "find_*" matches no tool of ToolServer "tickets"; requireApproval "Close_ticket" matches no tool of ToolServer "tickets"`,
+			false,
+			[]string{search},
+		},
+		"more tools than are listed": {
+			"a pattern may match one that is not known here", subAgent("desk", ofServer("tickets", allow("search_*", "find_*"))),
+			[]client.Object{altered(tickets(), func(s *v1alpha1.ToolServer) { s.Status.ToolCount = 300 })},
+			"Resolved: all tool servers and sub-agents are there", false,
+			[]string{search},
+		},
+		"two servers with a tool of one name": {
+			"both get the name of their server", subAgent("desk", ofServer("a"), ofServer("b")),
+			[]client.Object{newServer("a", toolOf("find", v1alpha1.ToolEffectReadOnly)), newServer("b", toolOf("find", v1alpha1.ToolEffectIdempotent))},
+			"Resolved: all tool servers and sub-agents are there", false,
+			[]string{"a_find a ReadOnly Other", "b_find b Idempotent Other"},
+		},
+		"a tool that fills the context": {
+			"it stands after those that the model is offered", subAgent("desk", ofServer("a")),
+			[]client.Object{newServer("a", packOf("notes"), toolOf("z", v1alpha1.ToolEffectReadOnly))},
+			"Resolved: all tool servers and sub-agents are there", false,
+			[]string{"z a ReadOnly Other", "notes a ReadOnly ContextPack"},
+		},
+		"more tools that fill the context than are called": {
+			"only so many are", subAgent("desk", ofServer("a")),
+			[]client.Object{newServer("a", packOf("p1"), packOf("p2"), packOf("p3"), packOf("p4"), packOf("p5"))},
+			"Resolved: only the first 4 tools of the role ContextPack are called", false,
+			[]string{"p1 a ReadOnly ContextPack", "p2 a ReadOnly ContextPack", "p3 a ReadOnly ContextPack", "p4 a ReadOnly ContextPack"},
+		},
+		"a sub-agent": {
+			"it has a name that a model can be told, and somebody may have to approve",
+			subAgent("desk", ofAgent("research.team", approved("*"))),
+			[]client.Object{subAgent("research.team")},
+			"Resolved: all tool servers and sub-agents are there", false,
+			[]string{"research_team research.team Idempotent Other *"},
+		},
+		"a sub-agent under another name": {
+			"an approval by the Agent's name would match nothing", subAgent("desk", ofAgent("research", approved("research"), func(e *v1alpha1.AgentTool) { e.Name = "ask" })),
+			[]client.Object{subAgent("research")},
+			`Resolved: requireApproval "research" matches no tool of sub-agent "research"`, false,
+			[]string{"ask research Idempotent Other"},
+		},
+		"itself": {
+			"it is allowed, and said", subAgent("desk", ofAgent("desk")), nil,
+			"Resolved: the agent names itself as a sub-agent: limits.maxDepth bounds how deep that goes", false,
+			[]string{"desk desk Idempotent Other"},
+		},
+		"a circle": {
+			"it is allowed, and said, however long it is", subAgent("desk", ofAgent("a")),
+			[]client.Object{subAgent("a", ofAgent("b")), subAgent("b", ofAgent("b"), ofAgent("gone"), ofAgent("desk"))},
+			`Resolved: sub-agent "a" leads back to this agent: limits.maxDepth bounds how deep that goes`, false,
+			[]string{"a a Idempotent Other"},
+		},
+		"a circle of others": {
+			"that is not this agent's", subAgent("desk", ofAgent("a")),
+			[]client.Object{subAgent("a", ofAgent("a"))},
+			"Resolved: all tool servers and sub-agents are there", false,
+			[]string{"a a Idempotent Other"},
+		},
+		"no depth": {
+			"such an agent hands nothing on", altered(subAgent("desk", ofAgent("a")), func(a *v1alpha1.Agent) {
+				a.Spec.Limits = &v1alpha1.Limits{MaxDepth: new(int32(0))}
+			}),
+			[]client.Object{subAgent("a")},
+			`Resolved: sub-agent "a" is not offered: limits.maxDepth is 0`, false, nil,
+		},
+		"too many tools": {
+			"the first are offered, and those that the profile pins", altered(subAgent("desk", ofServer("a")), func(a *v1alpha1.Agent) {
+				a.Spec.PromptProfileRef.Name = "house"
+				a.Spec.ToolPolicy = &v1alpha1.ToolPolicy{MaxToolsPerTurn: 2}
+			}),
+			[]client.Object{newServer("a", toolsNamed(9, "t%d")...), houseProfile(func(p *v1alpha1.PromptProfileSpec) { p.PinnedTools = []string{"t7"} })},
+			"Resolved: not all tools are offered: toolPolicy.maxToolsPerTurn is 2", false,
+			[]string{"t0 a ReadOnly Other", "t7 a ReadOnly Other"},
+		},
+		"too many tools, chosen by message": {
+			"which of them is up to the message", altered(subAgent("desk", ofServer("a")), func(a *v1alpha1.Agent) {
+				a.Spec.ToolPolicy = &v1alpha1.ToolPolicy{MaxToolsPerTurn: 1, Selection: v1alpha1.ToolSelectionSemantic}
+			}),
+			[]client.Object{newServer("a", toolsNamed(2, "t%d")...)},
+			"Resolved: a turn is offered those tools that fit its message best: toolPolicy.maxToolsPerTurn is 1", false,
+			[]string{"t0 a ReadOnly Other", "t1 a ReadOnly Other"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			said, holds, offered := lookAtTools(t, tc.agent, tc.others...)
+			if said != tc.want || holds == tc.lacks {
+				t.Errorf("got %t, %s\nwant %t, %s: %s", holds, said, !tc.lacks, tc.want, tc.reason)
+			}
+			if diff := cmp.Diff(tc.offers, offered); diff != "" {
+				t.Errorf("offered (-want +got): %s\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestWhatIsSaidOfToolsIsBounded(t *testing.T) {
+	patterns := make([]string, 64)
+	for i := range patterns {
+		patterns[i] = fmt.Sprintf("%03d-%s", i, strings.Repeat("x", 100))
+	}
+	var entries []v1alpha1.AgentTool
+	for range 32 {
+		entries = append(entries, ofServer("a", allow(patterns...), approved(patterns...)))
+	}
+	said, _, _ := lookAtTools(t, subAgent("desk", entries...), newServer("a", toolOf("b", v1alpha1.ToolEffectReadOnly)))
+	if len(said) > 2048 || !strings.HasSuffix(said, "; and more") {
+		t.Errorf("got %d bytes, want some remarks and a word that there are more: %s", len(said), said)
+	}
+	policy := func(a *v1alpha1.Agent) {
+		a.Spec.ToolPolicy = &v1alpha1.ToolPolicy{MaxToolsPerTurn: 1, Selection: v1alpha1.ToolSelectionSemantic}
+	}
+	_, _, offered := lookAtTools(t, altered(subAgent("desk", ofServer("a")), policy), newServer("a", toolsNamed(256, "t%03d")...))
+	if len(offered) != 128 {
+		t.Errorf("the status lists %d tools, want the first 128", len(offered))
+	}
+}
+
+// TestAnAgentWithoutItsToolsIsNotReady looks at the whole of it, twice: the second look writes nothing.
+func TestAnAgentWithoutItsToolsIsNotReady(t *testing.T) {
+	a := deskAgent(func(s *v1alpha1.AgentSpec) { s.Models, s.Tools = nil, []v1alpha1.AgentTool{ofServer("tickets")} })
+	a.Spec.Models = []v1alpha1.ModelReference{{Model: "m", ProviderRef: v1alpha1.ObjectReference{Name: "demo"}}}
+	provider := &v1alpha1.ModelProvider{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "demo", Generation: 1},
+		Status:     v1alpha1.ModelProviderStatus{Conditions: []metav1.Condition{readyAs(metav1.ConditionTrue, v1alpha1.ReasonReady)}},
+	}
+	c := inMemory(t, houseProfile(), provider, a)
+	if _, err := lookAtProfile(t, c, nil); err != nil {
+		t.Fatal(err)
+	}
+	look := func() *v1alpha1.Agent {
+		t.Helper()
+		r := &AgentReconciler{Client: c, Now: func() time.Time { return now }, ConfigMaps: texts{}.in}
+		if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(a)}); err != nil {
+			t.Fatal(err)
+		}
+		var got v1alpha1.Agent
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(a), &got); err != nil {
+			t.Fatal(err)
+		}
+		return &got
+	}
+	said := func(a *v1alpha1.Agent) string {
+		var all []string
+		for _, c := range a.Status.Conditions {
+			all = append(all, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
+		}
+		return strings.Join(all, ", ")
+	}
+	first := look()
+	const lacking = "ProfileResolved=True Resolved, ModelsResolved=True Resolved, ToolsResolved=False ToolServerNotFound, Ready=False ToolServerNotFound"
+	if got := said(first); got != lacking {
+		t.Errorf("got %s\nwant %s", got, lacking)
+	}
+	if err := c.Create(t.Context(), newServer("tickets", toolOf("search", v1alpha1.ToolEffectReadOnly))); err != nil {
+		t.Fatal(err)
+	}
+	second := look()
+	const complete = "ProfileResolved=True Resolved, ModelsResolved=True Resolved, ToolsResolved=True Resolved, Ready=True Ready"
+	if got := said(second); got != complete {
+		t.Errorf("got %s\nwant %s", got, complete)
+	}
+	want := []v1alpha1.ExposedTool{{Name: "search", Server: "tickets", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleOther}}
+	if diff := cmp.Diff(want, second.Status.Tools); diff != "" {
+		t.Errorf("status.tools (-want +got):\n%s", diff)
+	}
+	if second.Status.PromptRenderHash == "" || second.Status.PromptRenderHash != first.Status.PromptRenderHash {
+		t.Errorf("hash went from %q to %q, want one that tools do not change", first.Status.PromptRenderHash, second.Status.PromptRenderHash)
+	}
+	if third := look(); third.ResourceVersion != second.ResourceVersion {
+		t.Error("a look that found nothing new has written")
+	}
+}

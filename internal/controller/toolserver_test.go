@@ -1,0 +1,342 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/toolservers"
+)
+
+// desk is the reconciler of ToolServers with one of them, a real MCP server behind it, and a clock that the test moves.
+type desk struct {
+	*ToolServerReconciler
+	tools *mcp.Server
+	url   string
+	// answer stands before the server where it is set.
+	answer atomic.Pointer[http.HandlerFunc]
+	// secret is what reading any Secret returns.
+	secret    *corev1.Secret
+	secretErr error
+	clock     time.Time
+}
+
+func newDesk(t *testing.T, policy *netpolicy.Policy, change ...func(*v1alpha1.ToolServer)) *desk {
+	t.Helper()
+	d := &desk{tools: mcp.NewServer(&mcp.Implementation{Name: "tickets", Version: "1.2.3"}, nil), clock: now}
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return d.tools }, nil)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if answer := d.answer.Load(); answer != nil {
+			(*answer)(w, r)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	d.url = web.URL
+	object := &v1alpha1.ToolServer{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "tickets", UID: "uid", Generation: 1},
+		Spec: v1alpha1.ToolServerSpec{
+			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: d.url}, CallTimeoutSeconds: 45, ConnectTimeoutSeconds: 5,
+		},
+	}
+	for _, f := range change {
+		f(object)
+	}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	read := func(context.Context, types.NamespacedName) (*corev1.Secret, error) { return d.secret, d.secretErr }
+	servers := toolservers.NewCache(read, policy, time.Now, logr.Discard())
+	t.Cleanup(servers.Close)
+	d.ToolServerReconciler = &ToolServerReconciler{
+		Client:  fake.NewClientBuilder().WithScheme(scheme).WithObjects(object).WithStatusSubresource(&v1alpha1.ToolServer{}).Build(),
+		Servers: servers, Now: func() time.Time { return d.clock }, ProbeInterval: time.Minute,
+	}
+	return d
+}
+
+// add gives the server a tool.
+func (d *desk) add(name, description string, annotations *mcp.ToolAnnotations) {
+	d.tools.AddTool(&mcp.Tool{Name: name, Description: description, Annotations: annotations, InputSchema: json.RawMessage(`{"type":"object"}`)},
+		func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			return &mcp.CallToolResult{}, nil
+		})
+}
+
+// answers has every request answered with an HTTP status.
+func (d *desk) answers(status int, body string) {
+	answer := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	})
+	d.answer.Store(&answer)
+}
+
+// looks looks after a while, and returns what the object says then.
+func (d *desk) looks(t *testing.T, after time.Duration) (*v1alpha1.ToolServer, ctrl.Result) {
+	t.Helper()
+	d.clock = d.clock.Add(after)
+	key := client.ObjectKey{Namespace: "helpdesk", Name: "tickets"}
+	result, err := d.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s v1alpha1.ToolServer
+	if err := d.Client.Get(t.Context(), key, &s); err != nil {
+		t.Fatal(err)
+	}
+	return &s, result
+}
+
+// readiness returns "status reason: message" of the Ready condition of the newest spec.
+func readinessOf(s *v1alpha1.ToolServer) string {
+	c := ready(s.Status.Conditions, s.Generation)
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+}
+
+func TestToolsOfAServer(t *testing.T) {
+	d := newDesk(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
+		s.Spec.Tools = []v1alpha1.ToolDeclaration{
+			{Name: "search", Role: v1alpha1.ToolRoleLocalSearch}, {Name: "close", Effect: v1alpha1.ToolEffectIdempotent}, {Name: "serach"},
+		}
+	})
+	d.add("search", "Finds\ntickets.\x1b[31m "+strings.Repeat("ü", 300), &mcp.ToolAnnotations{ReadOnlyHint: true})
+	d.add("close", "", nil)
+	d.add("open", "", nil)
+	s, result := d.looks(t, 0)
+	if want := `True Ready: the server answers; it has no tool "serach", which spec.tools names: check the spelling`; readinessOf(s) != want {
+		t.Errorf("got %s\nwant %s", readinessOf(s), want)
+	}
+	if result.RequeueAfter != time.Minute || s.Status.ObservedGeneration != 1 {
+		t.Errorf("got %+v, generation %d; want another look after the interval", result, s.Status.ObservedGeneration)
+	}
+	if s.Status.ServerName != "tickets" || s.Status.ServerVersion != "1.2.3" || s.Status.ProtocolVersion == "" || s.Status.ToolCount != 3 {
+		t.Errorf("got %+v, want what the server says of itself", s.Status)
+	}
+	hash := s.Status.Tools[0].SchemaHash
+	want := []v1alpha1.DiscoveredTool{
+		{Name: "close", Effect: v1alpha1.ToolEffectIdempotent, Role: v1alpha1.ToolRoleOther, SchemaHash: hash},
+		{Name: "open", Effect: v1alpha1.ToolEffectDestructive, Role: v1alpha1.ToolRoleOther, SchemaHash: hash},
+		{Name: "search", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleLocalSearch, SchemaHash: hash, Description: s.Status.Tools[2].Description},
+	}
+	if diff := cmp.Diff(want, s.Status.Tools); diff != "" || len(hash) != 16 {
+		t.Errorf("tools (-want +got), hash %q:\n%s", hash, diff)
+	}
+	if text := s.Status.Tools[2].Description; !strings.HasPrefix(text, "Finds tickets.") || strings.ContainsAny(text, "\n\x1b") || len([]rune(text)) != 256 {
+		t.Errorf("description is %q, want the first 256 characters on one line, without those that no terminal should get", text)
+	}
+	if again, _ := d.looks(t, time.Minute); again.ResourceVersion != s.ResourceVersion {
+		t.Error("a look that found nothing new has written")
+	}
+}
+
+func TestToolsChange(t *testing.T) {
+	d := newDesk(t, netpolicy.Permissive())
+	d.add("a", "", nil)
+	first, _ := d.looks(t, 0)
+	d.add("b", "", nil)
+
+	s, result := d.looks(t, 2*time.Second)
+	if s.ResourceVersion != first.ResourceVersion || result.RequeueAfter != changesApart-2*time.Second {
+		t.Errorf("got %+v, want the server left alone for %s: one that changes all the time is written no more often", result, changesApart)
+	}
+	s, _ = d.looks(t, 3*time.Second)
+	if s.Status.ToolCount != 2 || !s.Status.LastDiscoveryTime.Time.Equal(d.clock) {
+		t.Errorf("got %d tools at %s, want both by now", s.Status.ToolCount, s.Status.LastDiscoveryTime)
+	}
+
+	d.answers(http.StatusInternalServerError, "")
+	s, _ = d.looks(t, time.Minute)
+	if !strings.HasPrefix(readinessOf(s), "False EndpointUnreachable: ") || s.Status.ToolCount != 2 || len(s.Status.Tools) != 2 {
+		t.Errorf("got %s with %d tools, want those of before to stay", readinessOf(s), len(s.Status.Tools))
+	}
+
+	d.answer.Store(nil)
+	d.tools.RemoveTools("a", "b")
+	s, _ = d.looks(t, time.Minute)
+	if s.Status.ToolCount != 0 || len(s.Status.Tools) != 0 || readinessOf(s) != "True Ready: the server answers" {
+		t.Errorf("got %s with %d tools, want none of them left", readinessOf(s), len(s.Status.Tools))
+	}
+
+	s.Generation++ // a new spec is looked at whatever has just changed
+	s.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "c"}}
+	if err := d.Client.Update(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if s, _ = d.looks(t, time.Second); !strings.Contains(readinessOf(s), `it has no tool "c"`) {
+		t.Errorf("got %q, want the new spec to be looked at", readinessOf(s))
+	}
+}
+
+// TestANameOfAChangeWakesTheReconciler: what a connection says comes to the queue, and before there is one nothing happens.
+func TestANameOfAChangeWakesTheReconciler(t *testing.T) {
+	b := &bench{}
+	r := &ToolServerReconciler{}
+	r.changed(types.NamespacedName{Name: "early"})
+	queue := turnQueue(&recordingQueue{bench: b})
+	r.queue.Store(&queue)
+	r.changed(types.NamespacedName{Name: "tickets"})
+	if !slices.Equal(b.woken, []string{"tickets"}) {
+		t.Errorf("woken are %v, want the server that has said so", b.woken)
+	}
+}
+
+func TestAServerThatCannotBeUsed(t *testing.T) {
+	named := func(s *v1alpha1.ToolServer) {
+		s.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "token", Key: "k"}
+	}
+	secrets := schema.GroupResource{Resource: "secrets"}
+	for name, tc := range map[string]struct {
+		reason string
+		policy *netpolicy.Policy
+		set    func(*desk)
+		change func(*v1alpha1.ToolServer)
+		want   []string // the beginning of the condition, and what else it says
+	}{
+		"no Secret": {
+			"it is to be made", netpolicy.Permissive(), func(d *desk) { d.secretErr = apierrors.NewNotFound(secrets, "token") }, named,
+			[]string{"False SecretNotFound: ", `Secret "token"`, `"k"`},
+		},
+		"no right to read it": {
+			"only those who grant it can help", netpolicy.Permissive(), func(d *desk) { d.secretErr = apierrors.NewForbidden(secrets, "token", errors.New("no")) },
+			named,
+			[]string{"False SecretNotFound: ", "forbidden"},
+		},
+		"the token is refused": {
+			"another token is wanted", netpolicy.Permissive(), func(d *desk) {
+				d.secret = &corev1.Secret{Data: map[string][]byte{"k": []byte("tok-secret")}}
+				d.answers(http.StatusUnauthorized, "tok-secret is wrong")
+			}, named, []string{"False CredentialsRejected: ", "HTTP 401", `key "k" of Secret "token"`},
+		},
+		"the server fails": {
+			"it may be well again", netpolicy.Permissive(), func(d *desk) { d.answers(http.StatusBadGateway, "") }, nil,
+			[]string{"False EndpointUnreachable: ", "HTTP 502"},
+		},
+		"nobody listens": {
+			"it may come up", netpolicy.Permissive(), func(*desk) {}, func(s *v1alpha1.ToolServer) { s.Spec.MCP.URL = "http://127.0.0.1:1/mcp" },
+			[]string{"False EndpointUnreachable: ", "refused"},
+		},
+		"something else answers": {
+			"the URL is wrong", netpolicy.Permissive(), func(d *desk) { d.answers(http.StatusOK, "<html>Hello</html>") }, nil,
+			[]string{"False ProtocolError: ", "mcp.url"},
+		},
+		"an address that is refused": {
+			"the operator of the cluster must allow it", nil, func(*desk) {}, nil,
+			[]string{"False AddressRefused: ", "127.0.0.1", "--tool-allow-cidrs"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var change []func(*v1alpha1.ToolServer)
+			if tc.change != nil {
+				change = append(change, tc.change)
+			}
+			d := newDesk(t, tc.policy, change...)
+			tc.set(d)
+			s, result := d.looks(t, 0)
+			got := readinessOf(s)
+			if !strings.HasPrefix(got, tc.want[0]) || strings.Contains(got, "tok-secret") {
+				t.Errorf("got %q, want %q: %s", got, tc.want, tc.reason)
+			}
+			for _, part := range tc.want {
+				if !strings.Contains(got, part) {
+					t.Errorf("got %q, want it to say %q: %s", got, part, tc.reason)
+				}
+			}
+			if result.RequeueAfter != time.Second || s.Status.LastDiscoveryTime != nil {
+				t.Errorf("got another look after %s, want one second, and no discovery", result.RequeueAfter)
+			}
+			again, result := d.looks(t, 8*time.Second)
+			if again.ResourceVersion != s.ResourceVersion || result.RequeueAfter != 8*time.Second {
+				t.Errorf("got another write, or a look after %s; want none, and the time to double: %q", result.RequeueAfter, readinessOf(again))
+			}
+		})
+	}
+}
+
+func TestALookThatFoundOutNothingIsTriedAgain(t *testing.T) {
+	d := newDesk(t, nil, func(s *v1alpha1.ToolServer) {
+		s.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "token", Key: "k"}
+	})
+	d.secretErr = apierrors.NewServiceUnavailable("the API server is away")
+	key := client.ObjectKey{Namespace: "helpdesk", Name: "tickets"}
+	if _, err := d.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err == nil {
+		t.Error("got no error, want one: nothing is known of the server then")
+	}
+	var s v1alpha1.ToolServer
+	if err := d.Client.Get(t.Context(), key, &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Status.Conditions) != 0 {
+		t.Errorf("got %v, want nothing written of the server", s.Status.Conditions)
+	}
+	if err := d.Client.Delete(t.Context(), &s); err != nil {
+		t.Fatal(err)
+	}
+	if result, err := d.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil || result != (ctrl.Result{}) {
+		t.Errorf("got %+v, %v for one that is gone, want nothing more to do", result, err)
+	}
+}
+
+func TestWhatIsSaidOfManyTools(t *testing.T) {
+	var listing toolservers.Listing
+	for i := range 300 {
+		listing.Tools = append(listing.Tools, tool.Tool{
+			Tool: prompt.Tool{Name: fmt.Sprintf("t%03d", i)}, Effect: tool.ReadOnly, Schema: json.RawMessage(`{"type":"object"}`),
+		})
+	}
+	for i := range 10 { // no model can be told of arguments that are no object
+		listing.Tools[i].Schema = json.RawMessage(`{"type":"array"}`)
+	}
+	s := &v1alpha1.ToolServer{ObjectMeta: metav1.ObjectMeta{Name: "many"}}
+	for i := range 20 {
+		s.Spec.Tools = append(s.Spec.Tools, v1alpha1.ToolDeclaration{Name: fmt.Sprintf("x%d", i)})
+	}
+	const want = `the server answers; it has no tool "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7" and more, which spec.tools names: check the spelling; ` +
+		`no model can be offered "t000", "t001", "t002", "t003", "t004", "t005", "t006", "t007" and more: the schema of the arguments is not a JSON Schema of an object; ` +
+		`status.tools lists the first 256 of its tools`
+	if got := discover(s, listing, now); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+	if s.Status.ToolCount != 300 || len(s.Status.Tools) != 256 {
+		t.Errorf("got %d of %d tools, want 256 of 300", len(s.Status.Tools), s.Status.ToolCount)
+	}
+	before := s.Status.LastDiscoveryTime
+	discover(s, toolservers.Listing{Tools: listing.Tools[:299]}, now.Add(time.Hour))
+	if s.Status.ToolCount != 299 || s.Status.LastDiscoveryTime.Equal(before) {
+		t.Error("a tool that goes beyond those that are listed is a change, too")
+	}
+}

@@ -1,0 +1,86 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/toolservers"
+)
+
+const (
+	// maxDiscovered is how many tools the status of a server lists, and maxDescription how long their descriptions are, in
+	// characters.
+	maxDiscovered  = 256
+	maxDescription = 256
+	// maxNamed is how many names a message lists.
+	maxNamed = 8
+)
+
+// discover writes into the status of a server what it has said of itself and its tools, and returns what to tell people.
+func discover(s *v1alpha1.ToolServer, listing toolservers.Listing, now time.Time) string {
+	s.Status.ServerName, s.Status.ServerVersion, s.Status.ProtocolVersion = listing.ServerName, listing.ServerVersion, listing.ProtocolVersion
+	var tools []v1alpha1.DiscoveredTool
+	for _, t := range listing.Tools[:min(len(listing.Tools), maxDiscovered)] {
+		tools = append(tools, v1alpha1.DiscoveredTool{
+			Name: t.Name, Description: oneLine(t.Description), Effect: v1alpha1.ToolEffect(t.Effect), Role: v1alpha1.ToolRole(t.Role),
+			SchemaHash: toolservers.SchemaHash(t.Schema),
+		})
+	}
+	if count := int32(len(listing.Tools)); s.Status.LastDiscoveryTime == nil || count != s.Status.ToolCount || !slices.Equal(tools, s.Status.Tools) { //nolint:gosec // because a list has at most 1000 tools
+		s.Status.ToolCount, s.Status.Tools = count, tools
+		found := metav1.NewTime(now)
+		s.Status.LastDiscoveryTime = &found
+	}
+	return strings.Join(append([]string{"the server answers"}, remarks(s, listing.Tools)...), "; ")
+}
+
+// remarks are what people should know of the tools of a server that answers.
+func remarks(s *v1alpha1.ToolServer, tools []tool.Tool) []string {
+	var unknown, all []string
+	for _, d := range s.Spec.Tools {
+		if !slices.ContainsFunc(tools, func(t tool.Tool) bool { return t.Name == d.Name }) {
+			unknown = append(unknown, d.Name)
+		}
+	}
+	if len(unknown) > 0 {
+		all = append(all, "it has no tool "+quoted(unknown)+", which spec.tools names: check the spelling")
+	}
+	offered := tool.Choose([]tool.Offer{{Server: s.Name, Tools: tools}}, nil, tool.Selection{Most: len(tools)})
+	if len(offered.Unusable) > 0 {
+		all = append(all, "no model can be offered "+quoted(offered.Unusable)+": the schema of the arguments is not a JSON Schema of an object")
+	}
+	if len(tools) > maxDiscovered {
+		all = append(all, fmt.Sprintf("status.tools lists the first %d of its tools", maxDiscovered))
+	}
+	return all
+}
+
+// quoted lists names, as many as a message may have.
+func quoted(names []string) string {
+	var all []string
+	for _, name := range names[:min(len(names), maxNamed)] {
+		all = append(all, fmt.Sprintf("%q", name))
+	}
+	text := strings.Join(all, ", ")
+	if len(names) > maxNamed {
+		text += " and more"
+	}
+	return text
+}
+
+// oneLine is what a status says of a tool: the beginning of its server's words, on one line.
+func oneLine(text string) string {
+	line := fence.Line(text)
+	if utf8.RuneCountInString(line) > maxDescription {
+		return string([]rune(line)[:maxDescription])
+	}
+	return line
+}

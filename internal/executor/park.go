@@ -1,0 +1,103 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// park unbinds a Turn that waits for people or for the Turns of sub-agents, by one write. It then holds no place. People are
+// told of calls that they have not been asked about before.
+func (r *run) park(ctx context.Context, waits *loop.Parked) {
+	e := r.executor
+	before := r.turn.Status.PendingApprovals
+	now := e.Now()
+	done, any := r.progress.last()
+	written := r.unbind(ctx, func(t *v1alpha1.Turn) {
+		if any {
+			translate.Progress(t, done)
+		}
+		translate.Park(t, waits, now)
+	})
+	if written == nil {
+		return
+	}
+	metrics.Parked(written)
+	if asked := newly(before, written.Status.PendingApprovals); len(asked) > 0 {
+		e.Events.Eventf(written, nil, corev1.EventTypeNormal, v1alpha1.EventAwaitingApproval, "Approve", "%s",
+			note(fmt.Sprintf("a decision is needed about %s: capstan approve %s, or capstan deny %s", strings.Join(asked, ", "), written.Name, written.Name)))
+	}
+}
+
+// newly are the tools of the calls that nobody was asked about before, each once.
+func newly(before, now []v1alpha1.PendingApproval) []string {
+	var names []string
+	for _, p := range now {
+		known := slices.ContainsFunc(before, func(b v1alpha1.PendingApproval) bool {
+			return b.Step == p.Step && b.CallID == p.CallID && b.ArgumentsHash == p.ArgumentsHash
+		})
+		if name := "tool " + p.Name; !known && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// parkedAgain says whether a run has parked its Turn as it found it, as where the clocks of the controller and of this process
+// differ.
+func (r *run) parkedAgain(waits *loop.Parked) bool {
+	_, any := r.progress.last()
+	if any || r.epoch == 1 {
+		return false
+	}
+	for _, a := range waits.Approvals {
+		if a.Requested.After(r.begun) {
+			return false
+		}
+	}
+	return true
+}
+
+// approvalsPage is how many decisions are read from the API server at once.
+const approvalsPage = 500
+
+// decide returns what somebody decided about a call, nil if nobody has. A Turn that was bound before may have been bound again
+// because of a decision that this process has not heard of yet.
+func (r *run) decide(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
+	e, t := r.executor, r.turn
+	var known v1alpha1.ToolApprovalList
+	if err := e.Client.List(ctx, &known, client.InNamespace(t.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, &unreadError{fmt.Errorf("failed to list the decisions about calls: %w", err)}
+	}
+	if d := translate.Decision(known.Items, t, a); d != nil || r.epoch == 1 {
+		return d, nil
+	}
+	return e.decideLive(ctx, t, a)
+}
+
+// decideLive reads the decisions from the API server, page by page.
+func (e *Executor) decideLive(ctx context.Context, t *v1alpha1.Turn, a loop.Approval) (*loop.Decision, error) {
+	var about []v1alpha1.ToolApproval
+	for page := (v1alpha1.ToolApprovalList{}); ; {
+		if err := e.Reader.List(ctx, &page, client.InNamespace(t.Namespace), client.Limit(approvalsPage), client.Continue(page.Continue)); err != nil {
+			return nil, &unreadError{fmt.Errorf("failed to list the decisions about calls: %w", err)}
+		}
+		for _, item := range page.Items {
+			if item.Spec.TurnRef.Name == t.Name {
+				about = append(about, item)
+			}
+		}
+		if page.Continue == "" {
+			return translate.Decision(about, t, a), nil
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// asks is a call that waits for a decision since the beginning of the run.
+func asks(callID, name string) loop.Approval {
+	return loop.Approval{Step: 1, CallID: callID, Name: name, Arguments: []byte(`{"secret":1}`), ArgumentsHash: "hash", Requested: now.Add(time.Second), Expires: now.Add(time.Hour)}
+}
+
+func decides(name, callID string, d v1alpha1.ApprovalDecision) *v1alpha1.ToolApproval {
+	return &v1alpha1.ToolApproval{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, CreationTimestamp: metav1.NewTime(now)},
+		Spec: v1alpha1.ToolApprovalSpec{
+			TurnRef: v1alpha1.ObjectReference{Name: "one"}, TurnUID: "uid-one", Step: 1, CallID: callID, ArgumentsHash: "hash",
+			Decision: d, DecidedBy: "jane", Reason: "because",
+		},
+	}
+}
+
+// recorded takes the Events that there are.
+func recorded(e *Executor) []string {
+	var got []string
+	for all := e.Events.(*events.FakeRecorder).Events; len(all) > 0; {
+		got = append(got, <-all)
+	}
+	return got
+}
+
+func TestAParkedTurnIsReleasedByOneWrite(t *testing.T) {
+	writes := 0
+	funcs := interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		writes++
+		return c.SubResource(sub).Update(ctx, o, opts...)
+	}}
+	e, _ := newExecutor(t, funcs, turnWith())
+	r := newRun(t, e)
+	r.progress.note(turn.Progress{Counts: turn.Counts{Steps: 1}, Calls: []turn.CallRecord{{CallID: "a", Name: "delete", Step: 1}}})
+	r.turn = r.progress.stop()
+	r.park(t.Context(), &loop.Parked{Approvals: []loop.Approval{asks("a", "delete"), asks("b", "delete"), asks("c", "send")}})
+	got := stored(t, e)
+	s := got.Status
+	if got.BoundTo() != "" || got.Epoch() != 1 || got.StateReason() != v1alpha1.TurnReasonAwaitingApproval || s.ParkedTime == nil || len(s.PendingApprovals) != 3 {
+		t.Errorf("status %+v, want a Turn that is bound to nobody and waits for three decisions", s)
+	}
+	if s.Steps == nil || s.Steps.Count != 1 || len(s.ToolCalls) != 1 || s.ToolCalls[0].Outcome != v1alpha1.ToolCallPending || writes != 1 {
+		t.Errorf("%d writes: steps %+v, calls %+v; want one write that says what was done by then", writes, s.Steps, s.ToolCalls)
+	}
+	want := []string{"Normal AwaitingApproval a decision is needed about tool delete, tool send: capstan approve one, or capstan deny one"}
+	if diff := cmp.Diff(want, recorded(e)); diff != "" {
+		t.Errorf("Events: -want +got:\n%s", diff)
+	}
+}
+
+func TestPeopleAreAskedOnce(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		before []v1alpha1.PendingApproval
+		parked loop.Parked
+		want   int
+	}{
+		"known":       {"they were asked about it", []v1alpha1.PendingApproval{{Step: 1, CallID: "a", ArgumentsHash: "hash"}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 0},
+		"another":     {"they were asked about another one", []v1alpha1.PendingApproval{{Step: 2, CallID: "a", ArgumentsHash: "hash"}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 1},
+		"a sub-agent": {"nobody needs to do anything", nil, loop.Parked{Turns: []string{"child"}}, 0},
+		"a long list": {"one Event all the same", nil, loop.Parked{Approvals: manyApprovals(100)}, 1},
+		"somebody's":  {"it is not this run's any more", nil, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			holder := me
+			if name == "somebody's" {
+				holder = "other"
+			}
+			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo(holder, 1)))
+			r := newRun(t, e)
+			r.turn = r.progress.stop()
+			r.turn.Status.PendingApprovals = tc.before
+			r.park(t.Context(), &tc.parked)
+			got := recorded(e)
+			if len(got) != tc.want {
+				t.Errorf("Events %v, want %d: %s", got, tc.want, tc.reason)
+			}
+			if strings.Contains(strings.Join(got, ""), "secret") {
+				t.Error("an Event must not hold arguments")
+			}
+		})
+	}
+}
+
+func manyApprovals(n int) []loop.Approval {
+	var all []loop.Approval
+	for i := range n {
+		all = append(all, asks(fmt.Sprint(i), fmt.Sprintf("tool-%d", i)))
+	}
+	return all
+}
+
+// newRun is a run of the Turn that has begun.
+func newRun(t *testing.T, e *Executor) *run {
+	t.Helper()
+	r := &run{executor: e, turn: stored(t, e), epoch: 1, begun: now, cancelled: make(chan struct{}), interrupt: make(chan struct{})}
+	r.progress.begin(t.Context(), r.turn, r.writeProgress)
+	t.Cleanup(func() { r.progress.stop() })
+	return r
+}
+
+func TestARunThatParksAgainWithoutNewsWaitsALittle(t *testing.T) {
+	early := asks("a", "x")
+	early.Requested = now.Add(-time.Second)
+	for name, tc := range map[string]struct {
+		reason string
+		epoch  int64
+		told   bool
+		parked loop.Parked
+		want   bool
+	}{
+		"the first run":    {"it has asked", 1, false, loop.Parked{Approvals: []loop.Approval{early}}, false},
+		"a call was ended": {"there was something to do", 2, true, loop.Parked{Approvals: []loop.Approval{early}}, false},
+		"a new request":    {"there was something to do", 2, false, loop.Parked{Approvals: []loop.Approval{early, asks("b", "x")}}, false},
+		"nothing":          {"it was bound too early", 2, false, loop.Parked{Approvals: []loop.Approval{early}}, true},
+		"no sub-agent":     {"it was bound too early", 3, false, loop.Parked{Turns: []string{"child"}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+			r := newRun(t, e)
+			if r.epoch = tc.epoch; tc.told {
+				r.progress.note(steps(1))
+			}
+			if got := r.isFutile(fmt.Errorf("wrapped: %w", &tc.parked)); got != tc.want {
+				t.Errorf("futile: %t, want %t: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+func TestDecide(t *testing.T) {
+	approved := &loop.Decision{Step: 1, CallID: "a", Approved: true, By: "jane", Reason: "because"}
+	for name, tc := range map[string]struct {
+		reason string
+		epoch  int64
+		// cached and stored are the decisions that the cache and the API server have.
+		cached, stored []client.Object
+		want           *loop.Decision
+		reads          int
+	}{
+		"none yet, of a first run":   {"nobody was asked before", 1, nil, nil, nil, 0},
+		"none yet, of a later run":   {"the cache may be behind", 2, nil, nil, nil, 1},
+		"in the cache":               {"that is enough", 2, []client.Object{decides("x", "a", v1alpha1.ApprovalApproved)}, nil, approved, 0},
+		"not in the cache yet":       {"the controller has seen it", 2, []client.Object{decides("y", "b", v1alpha1.ApprovalDenied)}, []client.Object{decides("x", "a", v1alpha1.ApprovalApproved)}, approved, 1},
+		"about another Turn's calls": {"nobody has decided", 2, nil, []client.Object{decides("y", "b", v1alpha1.ApprovalDenied)}, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{}, append(tc.cached, turnWith())...)
+			reads := 0
+			live, _ := newExecutor(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				reads++
+				return c.List(ctx, list, opts...)
+			}}, append(tc.stored, turnWith())...)
+			e.Reader = live.Reader
+			r := newRun(t, e)
+			r.epoch = tc.epoch
+			got, err := r.decide(t.Context(), asks("a", "x"))
+			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil || reads != tc.reads {
+				t.Errorf("%s (error %v, %d reads of the API server, want %d): -want +got:\n%s", tc.reason, err, reads, tc.reads, diff)
+			}
+		})
+	}
+}
+
+// TestDecisionsThatCannotBeReadAreReadAgain: the run goes on with the next attempt.
+func TestDecisionsThatCannotBeReadAreReadAgain(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return broken }}, turnWith())
+	_, err := newRun(t, e).decide(t.Context(), asks("a", "x"))
+	if _, again := errors.AsType[*unreadError](err); !again || isFinal(err) {
+		t.Errorf("error %v, want one after which the run is tried again", err)
+	}
+	if !isFinal(fmt.Errorf("wrapped: %w", &loop.Parked{})) {
+		t.Error("a parked Turn must not be tried again by its run")
+	}
+}

@@ -1,0 +1,168 @@
+package executor
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// steps is a progress of so many steps.
+func steps(n int) turn.Progress { return turn.Progress{Counts: turn.Counts{Steps: n}} }
+
+// writesOf begins a progress that notes what is written, and when since its beginning.
+func writesOf(ctx context.Context, fail func(n int) error) (p *progress, writes func() (steps []int, at []time.Duration)) {
+	p = &progress{}
+	begin := time.Now()
+	var all []int
+	var at []time.Duration
+	p.begin(ctx, turnWith(), func(_ context.Context, t *v1alpha1.Turn, n turn.Progress) (*v1alpha1.Turn, error) {
+		all, at = append(all, n.Counts.Steps), append(at, time.Since(begin))
+		if fail != nil {
+			if err := fail(len(all)); err != nil {
+				return nil, err
+			}
+		}
+		return t, nil
+	})
+	return p, func() ([]int, []time.Duration) { return all, at }
+}
+
+func TestProgressIsWrittenFromTimeToTime(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// told is when the run has taken a step.
+		told []time.Duration
+		// until is when the run ends.
+		until time.Duration
+		want  []int
+		at    []time.Duration
+	}{
+		"a short run":      {"its end says it all", []time.Duration{1 * time.Second, 4 * time.Second}, 4999 * time.Millisecond, nil, nil},
+		"a run of a while": {"what there is after five seconds", []time.Duration{1 * time.Second, 4 * time.Second}, 30 * time.Second, []int{2}, []time.Duration{5 * time.Second}},
+		"a late step":      {"it has waited long enough", []time.Duration{17 * time.Second}, 30 * time.Second, []int{1}, []time.Duration{18 * time.Second}},
+		"a late answer":    {"the end follows at once", []time.Duration{17 * time.Second}, 17500 * time.Millisecond, nil, nil},
+		"many steps": {
+			"the newest, every five seconds",
+			[]time.Duration{1 * time.Second, 6 * time.Second, 7 * time.Second, 8 * time.Second, 22 * time.Second, 24 * time.Second},
+			40 * time.Second,
+			[]int{1, 4, 5, 6},
+			[]time.Duration{5 * time.Second, 10 * time.Second, 23 * time.Second, 28 * time.Second},
+		},
+		"no step": {"there is nothing to say", nil, time.Hour, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, writes := writesOf(t.Context(), nil)
+				passed := time.Duration(0)
+				for i, at := range tc.told {
+					time.Sleep(at - passed)
+					passed = at
+					p.note(steps(i + 1))
+				}
+				time.Sleep(tc.until - passed)
+				p.stop()
+				time.Sleep(time.Minute)
+				got, at := writes()
+				if len(got) != len(tc.want) {
+					t.Fatalf("wrote %v at %v, want %v at %v: %s", got, at, tc.want, tc.at, tc.reason)
+				}
+				for i := range got {
+					if got[i] != tc.want[i] || at[i] != tc.at[i] {
+						t.Errorf("wrote %v at %v, want %v at %v: %s", got, at, tc.want, tc.at, tc.reason)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestProgressThatCannotBeWritten(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		err    error
+		want   int
+	}{
+		"while the API server is away": {"it is tried again after the interval, without anything new", broken, 2},
+		"as it is":                     {"it would be refused again", refusal, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, writes := writesOf(t.Context(), func(n int) error {
+					if n == 1 {
+						return tc.err
+					}
+					return nil
+				})
+				p.note(steps(1))
+				time.Sleep(time.Minute)
+				p.stop()
+				if got, at := writes(); len(got) != tc.want {
+					t.Errorf("wrote %v at %v, want %d writes: %s", got, at, tc.want, tc.reason)
+				}
+			})
+		})
+	}
+}
+
+// TestTheEndDoesNotWaitForProgress: a write that hangs is cut off, and the run goes on from what the last one left.
+func TestTheEndDoesNotWaitForProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &progress{}
+		before := turnWith()
+		p.begin(t.Context(), before, func(ctx context.Context, _ *v1alpha1.Turn, _ turn.Progress) (*v1alpha1.Turn, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		})
+		p.note(steps(1))
+		time.Sleep(time.Hour)
+		begin := time.Now()
+		if got := p.stop(); got != before || time.Since(begin) > 0 {
+			t.Errorf("stopped after %s with %p, want at once with the Turn as it was", time.Since(begin), got)
+		}
+	})
+}
+
+// TestProgressOfARun: the end of a run is one write, with the version that its progress has left.
+func TestProgressOfARun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var conflicts int
+		funcs := interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			err := c.SubResource(sub).Update(ctx, o, opts...)
+			if err != nil {
+				conflicts++
+			}
+			return err
+		}}
+		e, _ := newExecutor(t, funcs, turnWith())
+		r := &run{executor: e, turn: stored(t, e), epoch: 1}
+		r.progress.begin(t.Context(), r.turn, r.writeProgress)
+		r.progress.note(steps(3))
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		if s := stored(t, e).Status.Steps; s == nil || s.Count != 3 {
+			t.Fatalf("steps %+v, want 3", s)
+		}
+		r.turn = r.progress.stop()
+		r.finish(t.Context(), &turn.Result{Stop: turn.StopCompleted, Counts: turn.Counts{Steps: 4}})
+		if got := stored(t, e); !got.IsFinished() || got.Status.Steps.Count != 4 || conflicts != 0 {
+			t.Errorf("status %+v after %d conflicts, want the end and none", got.Status, conflicts)
+		}
+	})
+}
+
+// TestProgressOfATurnThatIsBoundElsewhereIsNotWritten: it is not this run's any more.
+func TestProgressOfATurnThatIsBoundElsewhereIsNotWritten(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo("other", 2)))
+	r := &run{executor: e, turn: turnWith(func(t *v1alpha1.Turn) { t.ResourceVersion = "1" }), epoch: 1}
+	written, err := r.writeProgress(t.Context(), r.turn, steps(1))
+	if written != nil || err != nil || stored(t, e).Status.Steps != nil {
+		t.Errorf("wrote %v, error %v, want neither", written, err)
+	}
+}

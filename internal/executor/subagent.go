@@ -1,0 +1,162 @@
+package executor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// subAgent makes calls of another Agent: each is a Turn, a child of the one that calls. A call that is made again finds the
+// Turn that it has made. It is safe for concurrent use.
+type subAgent struct {
+	executor *Executor
+	// parent is the Turn that calls, and caller its Agent.
+	parent *v1alpha1.Turn
+	caller *v1alpha1.Agent
+	// agent is the name of the Agent that is called.
+	agent string
+}
+
+// Call makes the child, or finds it, and returns its answer, or a *tool.Pending while it has none. While the API server is
+// away it is tried again until ctx ends.
+func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
+	wanted, err := s.child(c)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
+	result, err := backoff.Retry(ctx, func() (tool.Result, error) {
+		result, err := s.attempt(ctx, wanted)
+		if err != nil && !isAway(err) {
+			err = backoff.Permanent(err)
+		}
+		return result, err
+	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
+		s.executor.Log.Error(err, "Failed to call a sub-agent, trying again", "turn", client.ObjectKeyFromObject(s.parent), "in", wait)
+	}))
+	if err != nil && isAway(err) {
+		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: "the sub-agent cannot be reached now", Err: err}
+	}
+	return result, err
+}
+
+// child is the Turn that a call asks for.
+func (s *subAgent) child(c tool.Call) (*v1alpha1.Turn, error) {
+	var arguments struct {
+		Task    string `json:"task"`
+		Context string `json:"context"`
+	}
+	if err := json.Unmarshal(c.Arguments, &arguments); err != nil {
+		return nil, &tool.Error{Class: tool.InvalidArguments, Message: `the arguments must be {"task": "...", "context": "..."}, with context left out if there is none`, Err: err}
+	}
+	return translate.Child(translate.ChildCall{
+		Parent: s.parent, Caller: s.caller, Agent: s.agent, Step: c.Step, CallID: c.CallID, Task: arguments.Task, Context: arguments.Context, Left: c.Left,
+	})
+}
+
+// attempt makes the child or finds it. Errors that are no *tool.Error and no *tool.Pending are those of the API server.
+func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn) (tool.Result, error) {
+	pending := &tool.Pending{Turn: wanted.Name}
+	err := s.executor.Client.Create(ctx, wanted.DeepCopy())
+	switch {
+	case err == nil:
+		return tool.Result{}, pending
+	case !apierrors.IsAlreadyExists(err):
+		return tool.Result{}, refused(err)
+	}
+	child := &v1alpha1.Turn{}
+	if err := s.executor.Reader.Get(ctx, client.ObjectKeyFromObject(wanted), child); err != nil {
+		return tool.Result{}, err // one that has gone in this moment is made anew
+	}
+	switch {
+	case !translate.SameChild(child, wanted):
+		return tool.Result{}, &tool.Error{Class: tool.Failed, Message: fmt.Sprintf("there is another Turn of the name %q, which is not this call's", wanted.Name)}
+	case !child.IsFinished():
+		return tool.Result{}, pending
+	}
+	return s.outcome(ctx, child)
+}
+
+// outcome is what became of a child. What it took counts in any case.
+func (s *subAgent) outcome(ctx context.Context, child *v1alpha1.Turn) (tool.Result, error) {
+	spent := translate.Spent(child)
+	text, err := s.answer(ctx, child)
+	if err != nil {
+		return tool.Result{Spent: spent}, err
+	}
+	end := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConditionSucceeded)
+	if end.Status == metav1.ConditionTrue {
+		return tool.Result{Content: text, Spent: spent}, nil
+	}
+	message := fmt.Sprintf("the sub-agent did not succeed (%s): %s", end.Reason, end.Message)
+	if text != "" {
+		message += "\nIts answer by then:\n" + text
+	}
+	return tool.Result{Spent: spent}, &tool.Error{Class: tool.Failed, Message: message}
+}
+
+// answer of a child, whole: its status may have the beginning alone.
+func (s *subAgent) answer(ctx context.Context, child *v1alpha1.Turn) (string, error) {
+	r := child.Status.Result
+	switch {
+	case r == nil:
+		return "", nil
+	case !r.Truncated || len(r.Artifacts) == 0:
+		return r.Text, nil
+	}
+	a, err := s.executor.Engine.Journal.Artifact(ctx, string(child.UID), r.Artifacts[0].SHA256)
+	if errors.Is(err, journal.ErrNoArtifact) {
+		return r.Text, nil // its journal is gone: the beginning is better than nothing
+	}
+	if err != nil {
+		return "", fmt.Errorf("failed to read the answer of turn %q: %w", child.Name, err)
+	}
+	content, err := a.Content()
+	if err != nil {
+		return "", &tool.Error{Class: tool.Failed, Message: "the answer of the sub-agent cannot be read: its record is damaged", Err: err}
+	}
+	return string(content), nil
+}
+
+// isAway says whether an error is neither the outcome of a call nor that there is none yet.
+func isAway(err error) bool {
+	_, failed := errors.AsType[*tool.Error](err)
+	_, pending := errors.AsType[*tool.Pending](err)
+	return !failed && !pending
+}
+
+// refused is the failure of a call whose Turn the API server will not take; other errors stay as they are.
+func refused(err error) error {
+	const message = "the API server does not take the Turn of the sub-agent: "
+	switch {
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		return &tool.Error{Class: tool.InvalidArguments, Message: message + reasonOf(err), Err: err}
+	case apierrors.IsRequestEntityTooLargeError(err):
+		return &tool.Error{Class: tool.InvalidArguments, Message: message + "task and context are too long", Err: err}
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+		return &tool.Error{Class: tool.Unavailable, Message: message + reasonOf(err), Err: err}
+	}
+	return err
+}
+
+// reasonOf is what the API server says.
+func reasonOf(err error) string {
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
+		return status.ErrStatus.Message
+	}
+	return err.Error()
+}

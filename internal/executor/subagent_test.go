@@ -1,0 +1,231 @@
+package executor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// callHelper calls the sub-agent, always the same call.
+func callHelper(ctx context.Context, e *Executor, parent *v1alpha1.Turn, change ...func(*tool.Call)) (tool.Result, error) {
+	c := tool.Call{Step: 1, CallID: "call-1", Arguments: json.RawMessage(`{"task": "Look it up.", "context": "It is blue."}`), Left: tool.Left{Time: time.Minute}}
+	for _, f := range change {
+		f(&c)
+	}
+	return (&subAgent{executor: e, parent: parent, caller: &v1alpha1.Agent{}, agent: "helper"}).Call(ctx, c)
+}
+
+// children are the Turns beside the one that calls.
+func children(t *testing.T, e *Executor) []v1alpha1.Turn {
+	t.Helper()
+	var turns v1alpha1.TurnList
+	if err := e.Reader.List(t.Context(), &turns); err != nil {
+		t.Fatal(err)
+	}
+	var all []v1alpha1.Turn
+	for _, turn := range turns.Items {
+		if turn.Name != "one" {
+			all = append(all, turn)
+		}
+	}
+	return all
+}
+
+// ends ends the only child.
+func ends(t *testing.T, e *Executor, status metav1.ConditionStatus, reason string, result *v1alpha1.TurnResult) *v1alpha1.Turn {
+	t.Helper()
+	child := &children(t, e)[0]
+	child.Status.Result = result
+	child.Status.Usage = &v1alpha1.Usage{InputTokens: 10, OutputTokens: 5, TotalTokens: 15, Cost: &v1alpha1.Cost{Amount: "0.5", Currency: "USD"}}
+	meta.SetStatusCondition(&child.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionSucceeded, Status: status, Reason: reason, Message: "so it ended"})
+	if err := e.Client.Status().Update(t.Context(), child); err != nil {
+		t.Fatal(err)
+	}
+	return child
+}
+
+func isPending(err error) bool {
+	_, ok := errors.AsType[*tool.Pending](err)
+	return ok
+}
+
+func TestACallOfASubAgentIsOneTurn(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+	for range 3 {
+		if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
+			t.Fatalf("error %v, want one that says that it has not ended", err)
+		}
+	}
+	all := children(t, e)
+	if len(all) != 1 || all[0].Spec.AgentRef.Name != "helper" || all[0].Spec.Message != "Look it up.\n\nContext:\nIt is blue." || *all[0].Spec.Depth != 1 {
+		t.Fatalf("Turns %+v, want the one that the call asks for", all)
+	}
+	if _, err := callHelper(t.Context(), e, stored(t, e), func(c *tool.Call) { c.CallID = "call-2" }); !isPending(err) || len(children(t, e)) != 2 {
+		t.Errorf("error %v, want another Turn for another call", err)
+	}
+}
+
+func TestWhatBecameOfASubAgent(t *testing.T) {
+	spent := &tool.Spent{Usage: model.Usage{InputTokens: 10, OutputTokens: 5}, Cost: &model.Cost{Amount: decimal.RequireFromString("0.5"), Currency: "USD"}}
+	for name, tc := range map[string]struct {
+		reason  string
+		status  metav1.ConditionStatus
+		end     string
+		text    string
+		want    string
+		failure string
+	}{
+		"an answer":           {"is the result", metav1.ConditionTrue, "Completed", "42", "42", ""},
+		"no answer":           {"is an empty one", metav1.ConditionTrue, "Completed", "", "", ""},
+		"a failure":           {"is data for the model", metav1.ConditionFalse, "ModelFailed", "", "", "the sub-agent did not succeed (ModelFailed): so it ended"},
+		"a failure with text": {"which may be of use", metav1.ConditionFalse, "StepLimitExceeded", "about 42", "", "the sub-agent did not succeed (StepLimitExceeded): so it ended\nIts answer by then:\nabout 42"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+			if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
+				t.Fatal(err)
+			}
+			var answer *v1alpha1.TurnResult
+			if tc.text != "" {
+				answer = &v1alpha1.TurnResult{Text: tc.text}
+			}
+			spent.Turn = ends(t, e, tc.status, tc.end, answer).Name
+			got, err := callHelper(t.Context(), e, stored(t, e))
+			if diff := cmp.Diff(tool.Result{Content: tc.want, Spent: spent}, got); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if failure := tool.AsError(cmpError(err)); failure.Message != tc.failure || (err != nil && failure.Class != tool.Failed) {
+				t.Errorf("error %s: %q, want %q", failure.Class, failure.Message, tc.failure)
+			}
+		})
+	}
+}
+
+// cmpError is an error that has no words where there is none.
+func cmpError(err error) error {
+	if err == nil {
+		return &tool.Error{}
+	}
+	return err
+}
+
+// TestALongAnswerOfASubAgentIsWhole: its status has the beginning alone.
+func TestALongAnswerOfASubAgentIsWhole(t *testing.T) {
+	for name, kept := range map[string]bool{"its journal has it": true, "its journal is gone": false} {
+		t.Run(name, func(t *testing.T) {
+			e, store := newExecutor(t, interceptor.Funcs{}, turnWith())
+			if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
+				t.Fatal(err)
+			}
+			whole := strings.Repeat("long ", 10_000)
+			a := journal.NewArtifact([]byte(whole))
+			child := ends(t, e, metav1.ConditionTrue, "Completed", &v1alpha1.TurnResult{
+				Text: "long", Truncated: true, Artifacts: []v1alpha1.Artifact{{Name: "answer.txt", SHA256: a.SHA256, Bytes: a.Bytes}},
+			})
+			want := "long"
+			if kept {
+				want = whole
+				if err := store.Append(t.Context(), string(child.UID), journal.Entry{Seq: 1, Epoch: 1, Kind: "note", Artifacts: []journal.Artifact{a}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := callHelper(t.Context(), e, stored(t, e))
+			if err != nil || got.Content != want {
+				t.Errorf("%d bytes (error %v), want %d", len(got.Content), err, len(want))
+			}
+		})
+	}
+}
+
+func TestATurnThatIsNotTheCalls(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+	if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
+		t.Fatal(err)
+	}
+	theirs := children(t, e)[0]
+	theirs.OwnerReferences[0].UID = "somebody"
+	if err := e.Client.Update(t.Context(), &theirs); err != nil {
+		t.Fatal(err)
+	}
+	_, err := callHelper(t.Context(), e, stored(t, e))
+	if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tool.Failed || !strings.Contains(failure.Message, "which is not this call's") {
+		t.Errorf("error %v, want a failure that says that the name is taken", err)
+	}
+}
+
+func TestArgumentsThatASubAgentCannotWorkWith(t *testing.T) {
+	for name, arguments := range map[string]string{"no object": `[]`, "a number": `{"task": 1}`, "no task": `{}`, "too long": fmt.Sprintf(`{"task": %q}`, strings.Repeat("x", 40_000))} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+			_, err := callHelper(t.Context(), e, stored(t, e), func(c *tool.Call) { c.Arguments = json.RawMessage(arguments) })
+			if tool.AsError(err).Class != tool.InvalidArguments || len(children(t, e)) != 0 {
+				t.Errorf("error %v, want invalid_arguments and no Turn", err)
+			}
+		})
+	}
+}
+
+func TestACallThatTheAPIServerRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		want tool.Class
+	}{
+		"as invalid":    {refusal, tool.InvalidArguments},
+		"for no right":  {apierrors.NewForbidden(turnResource, "one", errors.New("exceeded quota")), tool.Unavailable},
+		"as too large":  {apierrors.NewRequestEntityTooLargeError("limit"), tool.InvalidArguments},
+		"without Turns": {apierrors.NewNotFound(turnResource, ""), tool.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return tc.err }}, turnWith())
+			_, err := callHelper(t.Context(), e, stored(t, e))
+			if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tc.want {
+				t.Errorf("error %v, want one of the class %s", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestACallWhileTheAPIServerIsAway: it is tried again, and a Turn that was made although that seemed to fail is found.
+func TestACallWhileTheAPIServerIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := 3
+		e, _ := newExecutor(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			away--
+			switch {
+			case away > 0:
+				return errors.New("connection refused")
+			case away == 0:
+				return errors.Join(c.Create(ctx, o, opts...), errors.New("connection lost"))
+			}
+			return c.Create(ctx, o, opts...)
+		}}, turnWith())
+		if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) || len(children(t, e)) != 1 {
+			t.Errorf("error %v, want a call that goes on", err)
+		}
+		away = 1 << 30
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := callHelper(ctx, e, stored(t, e), func(c *tool.Call) { c.CallID = "call-2" })
+		if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tool.Unavailable || ctx.Err() == nil {
+			t.Errorf("error %v, want unavailable, at the end of the call's time", err)
+		}
+	})
+}

@@ -1,0 +1,59 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/toolbox"
+)
+
+// toolbox has the tools of the Turn's Agent. A ToolServer or a sub-agent that has gone since the Turn was bound is waited for.
+func (r *run) toolbox(agent *v1alpha1.Agent) *toolbox.Box {
+	t := r.turn
+	box := &toolbox.Box{
+		Agent: agent, MaxDepth: v1alpha1.MaxDepth(t.Spec.Limits, agent.Spec.Limits), Servers: r.executor.Servers,
+		Server: func(ctx context.Context, name string) (*v1alpha1.ToolServer, error) {
+			var s v1alpha1.ToolServer
+			return &s, r.entry(ctx, agent, "ToolServer", name, &s)
+		},
+		SubAgent: func(ctx context.Context, name string) (*v1alpha1.Agent, error) {
+			var a v1alpha1.Agent
+			return &a, r.entry(ctx, agent, "Agent", name, &a)
+		},
+		Call: func(name string) tool.Caller {
+			return &subAgent{executor: r.executor, parent: t, caller: agent, agent: name}
+		},
+	}
+	if t.Spec.Depth != nil {
+		box.Depth = int(*t.Spec.Depth)
+	}
+	return box
+}
+
+// entry reads what an entry of an Agent's tools names.
+func (r *run) entry(ctx context.Context, agent *v1alpha1.Agent, kind, name string, object client.Object) error {
+	err := r.executor.Client.Get(ctx, client.ObjectKey{Namespace: r.turn.Namespace, Name: name}, object)
+	if apierrors.IsNotFound(err) {
+		return agentNotReady(agent.Name, fmt.Sprintf("%s %q does not exist", kind, name))
+	}
+	return err
+}
+
+// pinned are the names of the tools that the Agent's profile pins; none if there is no profile, which is found out when the
+// prompt is made.
+func (e *Executor) pinned(ctx context.Context, agent *v1alpha1.Agent) ([]string, error) {
+	if len(agent.Spec.Tools) == 0 {
+		return nil, nil
+	}
+	var profile v1alpha1.PromptProfile
+	key := client.ObjectKey{Namespace: agent.Namespace, Name: agent.Spec.PromptProfileRef.Name}
+	if err := e.Client.Get(ctx, key, &profile); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("failed to get prompt profile %q: %w", key.Name, err)
+	}
+	return profile.Spec.PinnedTools, nil
+}

@@ -1,0 +1,98 @@
+package executor
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// equipped are surroundings whose agent has these tools, and whose profile pins two.
+func equipped(tools ...v1alpha1.AgentTool) []client.Object {
+	all := surroundings()
+	all[0].(*v1alpha1.Agent).Spec.Tools = tools
+	all[1].(*v1alpha1.PromptProfile).Spec.PinnedTools = []string{"search", "ask"}
+	return all
+}
+
+func agentTool(name string) v1alpha1.AgentTool {
+	return v1alpha1.AgentTool{AgentRef: &v1alpha1.ObjectReference{Name: name}}
+}
+
+func serverTools(name string) v1alpha1.AgentTool {
+	return v1alpha1.AgentTool{ServerRef: &v1alpha1.ObjectReference{Name: name}}
+}
+
+func TestToolboxOfATurn(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		turn   func(*v1alpha1.Turn)
+		tools  []v1alpha1.AgentTool
+		// want is the name of the only tool, empty for none.
+		want string
+		wait string
+	}{
+		"a sub-agent":              {"it is there", func(*v1alpha1.Turn) {}, []v1alpha1.AgentTool{agentTool("support")}, "support", ""},
+		"as deep as can be":        {"it hands nothing on", func(t *v1alpha1.Turn) { t.Spec.Depth = new(int32(3)) }, []v1alpha1.AgentTool{agentTool("support")}, "", ""},
+		"not to hand on":           {"the Turn says so", func(t *v1alpha1.Turn) { t.Spec.Limits = &v1alpha1.Limits{MaxDepth: new(int32(0))} }, []v1alpha1.AgentTool{agentTool("support")}, "", ""},
+		"a sub-agent that is gone": {"it is waited for", func(*v1alpha1.Turn) {}, []v1alpha1.AgentTool{agentTool("gone")}, "", `Agent "support" is not ready: Agent "gone" does not exist`},
+		"a server that is gone":    {"it is waited for", func(*v1alpha1.Turn) {}, []v1alpha1.AgentTool{serverTools("gone")}, "", `Agent "support" is not ready: ToolServer "gone" does not exist`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{}, append(equipped(tc.tools...), turnWith(tc.turn))...)
+			in, err := newRun(t, e).input(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			offers, err := in.Toolbox.Offers(t.Context())
+			if tc.wait != "" {
+				if wait, ok := errors.AsType[*notReadyError](err); !ok || wait.reason != v1alpha1.TurnReasonWaitingForAgent || wait.message != tc.wait {
+					t.Errorf("error %v, want to wait: %s", err, tc.wait)
+				}
+				return
+			}
+			got := ""
+			for _, o := range offers {
+				for _, offered := range o.Tools {
+					got += offered.Name
+				}
+			}
+			if got != tc.want || err != nil {
+				t.Errorf("offers %q (error %v), want %q: %s", got, err, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+func TestPinnedTools(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		objects []client.Object
+		want    []string
+	}{
+		"of a profile":           {"its names", equipped(agentTool("support")), []string{"search", "ask"}},
+		"of an agent without":    {"nothing is to be chosen", equipped(), nil},
+		"of a profile that went": {"the preparation says so", append(equipped(agentTool("support"))[:1:1], equipped()[2]), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{}, append(tc.objects, turnWith())...)
+			in, err := newRun(t, e).input(t.Context())
+			if diff := cmp.Diff(tc.want, in.Selection.Pinned); diff != "" || err != nil {
+				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
+			}
+		})
+	}
+}
+
+// TestTheTimeOfATurnThatWasParked: what it waited for people does not count.
+func TestTheTimeOfATurnThatWasParked(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(func(t *v1alpha1.Turn) { t.Status.ParkedMilliseconds = 400 }))...)
+	in, err := newRun(t, e).input(t.Context())
+	if err != nil || in.Timeout != in.Limit-600*1_000_000 {
+		t.Errorf("%s of %s are left (error %v), want all but the 600 ms that it ran", in.Timeout, in.Limit, err)
+	}
+}

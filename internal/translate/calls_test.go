@@ -1,0 +1,116 @@
+package translate_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+func TestProgressKeepsTheNewestCalls(t *testing.T) {
+	calls := func(n int, id string) []turn.CallRecord {
+		var all []turn.CallRecord
+		for i := range n {
+			all = append(all, turn.CallRecord{CallID: fmt.Sprintf("%s%d", id, i), Name: "search", Step: 1, Outcome: "Succeeded"})
+		}
+		return all
+	}
+	long := strings.Repeat("\U0001F680", 500)
+	for name, tc := range map[string]struct {
+		reason      string
+		calls       []turn.CallRecord
+		most, least int
+	}{
+		"ordinary": {"all that the schema allows", calls(50, "call_0123456789abcdefghijkl"), 50, 50},
+		"too many": {"no more than that", calls(60, "c"), 50, 50},
+		"long ids": {"as many as the bytes suffice for", calls(50, long), 49, 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got v1alpha1.Turn
+			translate.Progress(&got, turn.Progress{Counts: turn.Counts{Steps: 2}, Calls: tc.calls})
+			kept := got.Status.ToolCalls
+			if len(kept) > tc.most || len(kept) < tc.least || got.Status.Steps.Count != 2 {
+				t.Fatalf("kept %d calls, want %d to %d: %s", len(kept), tc.least, tc.most, tc.reason)
+			}
+			last := kept[len(kept)-1].CallID
+			if want := tc.calls[len(tc.calls)-1].CallID; !strings.HasPrefix(want, last) || utf8.RuneCountInString(last) > 128 {
+				t.Errorf("the last one is %q, want the newest, of at most 128 characters", last)
+			}
+			data, err := json.Marshal(kept)
+			if err != nil || len(data) > 16<<10+2 {
+				t.Errorf("%d bytes of JSON (error %v), want at most 16 KiB", len(data), err)
+			}
+		})
+	}
+}
+
+func TestDataOfAResult(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason, data string
+		want         bool
+	}{
+		"none":      {"there is none", "", false},
+		"fits":      {"the bound itself is allowed", `"` + strings.Repeat("x", 32<<10-2) + `"`, true},
+		"too long":  {"the text has it", `"` + strings.Repeat("x", 32<<10-1) + `"`, false},
+		"not valid": {"the API server would refuse the whole status", `{`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := bound()
+			translate.Finish(got, &turn.Result{Stop: turn.StopCompleted, Text: "x", Data: json.RawMessage(tc.data)}, now)
+			if has := got.Status.Result.Data != nil; has != tc.want {
+				t.Errorf("has data: %t, want %t: %s", has, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+// TestTheLargestStatus: whatever a run has done, its record fits into an object of 256 KiB beside a spec of the largest size.
+func TestTheLargestStatus(t *testing.T) {
+	const mostBytes = 256<<10 - v1alpha1.MaxSpecBytes
+	hostile := strings.Repeat("\x01", 1000)
+	many := func(n int, text string) []string {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprintf("%d%s", i, text))
+		}
+		return all
+	}
+	ids := many(500, strings.Repeat("\U0001F680", 60))
+	r := &turn.Result{
+		Stop: turn.StopModelError, Message: strings.Repeat(hostile, 10), Text: strings.Repeat(hostile, 100),
+		Data:        json.RawMessage(`"` + strings.Repeat("x", 32<<10-2) + `"`),
+		Preparation: &prepare.Report{Report: prompt.Report{Sections: many(16, strings.Repeat("s", 60))}},
+		Record: finalize.Record{
+			Usage: model.Usage{InputTokens: model.MaxTokens}, Cost: &finalize.Cost{Amount: strings.Repeat("9", 40), Currency: "USD"},
+			Citations: many(8, strings.Repeat("\U0001F680", 500)), Failures: []string{strings.Repeat(hostile, 10)},
+			Decision: &finalize.Decision{Key: "k", ToolsUsed: many(64, strings.Repeat("t", 60))},
+		},
+		Answer: &turn.Artifact{Name: "answer.txt"},
+	}
+	r.Preparation.Provenance = turncontext.Provenance{
+		UsedMemoryIDs: ids, DroppedMemoryIDs: ids, UsedEnrichmentIDs: ids, DroppedEnrichmentIDs: ids, UsedGuardrailIDs: ids, UsedOverlayIDs: ids,
+	}
+	for range turn.MaxCalls {
+		r.Calls = append(r.Calls, turn.CallRecord{CallID: hostile, Name: hostile, Step: 1 << 30, Bytes: 1 << 60, DurationMS: 1 << 60, DecidedBy: hostile})
+	}
+	got := bound()
+	translate.Finish(got, r, now)
+	if len(got.Status.ToolCalls) == 0 || got.Status.Result.Data == nil || !got.Status.Preparation.Provenance.Truncated {
+		t.Fatal("the status must be the largest there is")
+	}
+	data, err := json.Marshal(got.Status)
+	t.Logf("%d bytes", len(data))
+	if err != nil || len(data) > mostBytes {
+		t.Errorf("%d bytes of JSON (error %v), want at most %d", len(data), err, mostBytes)
+	}
+}

@@ -1,0 +1,179 @@
+package translate
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/shopspring/decimal"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// The bounds of a child that the schema of Turns sets.
+const (
+	maxMessageChars   = 32768
+	maxTimeoutSeconds = 86_400
+	maxTurnTokens     = 1_000_000_000
+	maxChildName      = 63
+)
+
+// ParentLabel is on the Turn of a sub-agent: the name of the Turn that has called it, shortened to what a label may have.
+const ParentLabel = "capstan.dev/parent"
+
+// ChildCall is a call of a sub-agent.
+type ChildCall struct {
+	// Parent is the Turn that calls, and Caller its Agent.
+	Parent *v1alpha1.Turn
+	Caller *v1alpha1.Agent
+	// Agent is the name of the Agent that is called.
+	Agent string
+	// Step of the call, and CallID that the model gave it.
+	Step   int
+	CallID string
+	// Task and Context that the model gives the sub-agent.
+	Task, Context string
+	// Left is what the parent may still take.
+	Left tool.Left
+}
+
+// Child returns the Turn that a call of a sub-agent is. It has the same name when the call is made again. The error, a
+// *tool.Error, says what is wrong with the arguments.
+func Child(c ChildCall) (*v1alpha1.Turn, error) {
+	message := c.Task
+	if strings.TrimSpace(c.Context) != "" {
+		message += "\n\nContext:\n" + c.Context
+	}
+	if err := checkMessage(c.Task, message); err != nil {
+		return nil, err
+	}
+	p := c.Parent
+	limits := []*v1alpha1.Limits{p.Spec.Limits, c.Caller.Spec.Limits}
+	depth := int32(1)
+	if p.Spec.Depth != nil {
+		depth += *p.Spec.Depth
+	}
+	child := &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.Namespace, Name: childName(p, c.Step, c.CallID), Labels: map[string]string{ParentLabel: shorten(p.Name, p.Name)},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: p.Name, UID: p.UID, Controller: new(true), BlockOwnerDeletion: new(false),
+			}},
+		},
+		Spec: v1alpha1.TurnSpec{
+			AgentRef: v1alpha1.ObjectReference{Name: c.Agent}, Message: message, Depth: &depth, WebMode: p.Spec.WebMode,
+			Limits: childLimits(c.Left),
+		},
+	}
+	child.Spec.Limits.MaxDepth = new(int32(v1alpha1.MaxDepth(limits...)))                                    //nolint:gosec // because it is at most 8
+	child.Spec.Limits.ApprovalTimeoutSeconds = new(int32(v1alpha1.ApprovalTimeout(limits...) / time.Second)) //nolint:gosec // because it was an int32
+	if err := child.Spec.CheckSize(); err != nil {
+		return nil, tooLong()
+	}
+	return child, nil
+}
+
+// checkMessage says what the schema of Turns would refuse, in words for the model.
+func checkMessage(task, message string) error {
+	switch {
+	case strings.TrimSpace(task) == "":
+		return &tool.Error{Class: tool.InvalidArguments, Message: "task must not be blank: say what is to be done"}
+	case strings.ContainsRune(message, 0):
+		return &tool.Error{Class: tool.InvalidArguments, Message: "task and context must not hold the character U+0000"}
+	case utf8.RuneCountInString(message) > maxMessageChars:
+		return tooLong()
+	}
+	return nil
+}
+
+func tooLong() error {
+	return &tool.Error{Class: tool.InvalidArguments, Message: fmt.Sprintf("task and context may have %d characters together: shorten them", maxMessageChars-16)}
+}
+
+// childLimits are what a Turn has left, as the limits of a child. It can take no more than that, and waits no longer for its
+// start.
+func childLimits(left tool.Left) *v1alpha1.Limits {
+	seconds := int32(min(max(1, int64(left.Time/time.Second)), maxTimeoutSeconds))
+	out := &v1alpha1.Limits{TimeoutSeconds: &seconds, StartingDeadlineSeconds: &seconds}
+	if left.Tokens != nil {
+		out.MaxTokens = new(min(max(1, *left.Tokens), maxTurnTokens))
+	}
+	if left.Cost != nil {
+		most := decimal.New(1, 12).Sub(leastCost)
+		out.MaxCost = new(decimal.Min(most, decimal.Max(leastCost, left.Cost.Truncate(10))).String())
+	}
+	return out
+}
+
+// childName names the Turn of a call: after its parent, for people, and by a hash of the call, which no other has.
+func childName(p *v1alpha1.Turn, step int, callID string) string {
+	return shortenTo(p.Name, fmt.Sprintf("%s/%d/%s", p.UID, step, callID), true)
+}
+
+// shorten returns a name that is too long for a label with a hash in place of its end.
+func shorten(name, of string) string { return shortenTo(name, of, false) }
+
+func shortenTo(name, of string, always bool) string {
+	if !always && len(name) <= maxChildName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(of))
+	hash := hex.EncodeToString(sum[:])[:16]
+	return strings.TrimRight(name[:min(len(name), maxChildName-1-len(hash))], ".-") + "-" + hash
+}
+
+// SameChild says whether a Turn is the one that a call has made.
+func SameChild(t, wanted *v1alpha1.Turn) bool {
+	owner, own := metav1.GetControllerOf(t), metav1.GetControllerOf(wanted)
+	return owner != nil && owner.UID == own.UID && t.Spec.AgentRef == wanted.Spec.AgentRef && t.Spec.Message == wanted.Spec.Message
+}
+
+// Parent returns the Turn that controls this one; ok is false for a Turn that is no sub-agent's.
+func Parent(t *v1alpha1.Turn) (owner *metav1.OwnerReference, ok bool) {
+	owner = metav1.GetControllerOf(t)
+	if owner == nil || owner.Kind != "Turn" || !strings.HasPrefix(owner.APIVersion, v1alpha1.GroupVersion.Group+"/") {
+		return nil, false
+	}
+	return owner, true
+}
+
+// Spent is what a Turn that has ended took, its sub-agents included. The cost is absent where a part of it is unknown, and
+// where parts are of several currencies.
+func Spent(t *v1alpha1.Turn) *tool.Spent {
+	out := &tool.Spent{Turn: t.Name}
+	known := true
+	for _, u := range []*v1alpha1.Usage{t.Status.Usage, t.Status.SubAgentUsage} {
+		if u == nil {
+			continue
+		}
+		out.Usage = out.Usage.Add(model.Usage{
+			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, ReasoningTokens: u.ReasoningTokens, CacheReadTokens: u.CacheReadTokens,
+		})
+		out.Cost, known = addCost(out.Cost, u.Cost, known)
+	}
+	if !known {
+		out.Cost = nil
+	}
+	return out
+}
+
+// addCost adds a cost to a sum; it is not known any more where that cannot be done.
+func addCost(sum *model.Cost, c *v1alpha1.Cost, known bool) (*model.Cost, bool) {
+	if c == nil {
+		return sum, false
+	}
+	amount, err := decimal.NewFromString(c.Amount)
+	switch {
+	case err != nil, sum != nil && sum.Currency != c.Currency:
+		return sum, false
+	case sum == nil:
+		return &model.Cost{Amount: amount, Currency: c.Currency}, known
+	}
+	return &model.Cost{Amount: sum.Amount.Add(amount), Currency: c.Currency}, known
+}

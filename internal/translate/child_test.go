@@ -1,0 +1,213 @@
+package translate_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+func callOf(change ...func(*translate.ChildCall)) translate.ChildCall {
+	c := translate.ChildCall{
+		Parent: &v1alpha1.Turn{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "parent", UID: "u"},
+			Spec:       v1alpha1.TurnSpec{Depth: new(int32(1)), WebMode: v1alpha1.WebModeOn, Limits: &v1alpha1.Limits{MaxDepth: new(int32(2))}},
+		},
+		Caller: &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: &v1alpha1.Limits{ApprovalTimeoutSeconds: new(int32(60))}}},
+		Agent:  "helper", Step: 2, CallID: "call-1", Task: "Look it up.", Left: tool.Left{Time: 1500 * time.Millisecond},
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	return c
+}
+
+func TestChild(t *testing.T) {
+	got, err := translate.Child(callOf(func(c *translate.ChildCall) {
+		c.Context, c.Left.Tokens, c.Left.Cost = "It is blue.", new(int64(100)), new(decimal.RequireFromString("0.5"))
+	}))
+	want := &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "demo", Name: "-", Labels: map[string]string{"capstan.dev/parent": "parent"},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "capstan.dev/v1alpha1", Kind: "Turn", Name: "parent", UID: "u", Controller: new(true), BlockOwnerDeletion: new(false),
+			}},
+		},
+		Spec: v1alpha1.TurnSpec{
+			AgentRef: v1alpha1.ObjectReference{Name: "helper"}, Message: "Look it up.\n\nContext:\nIt is blue.", Depth: new(int32(2)), WebMode: v1alpha1.WebModeOn,
+			Limits: &v1alpha1.Limits{
+				TimeoutSeconds: new(int32(1)), StartingDeadlineSeconds: new(int32(1)), MaxTokens: new(int64(100)), MaxCost: new("0.5"),
+				MaxDepth: new(int32(2)), ApprovalTimeoutSeconds: new(int32(60)),
+			},
+		},
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(got.Name, "parent-") {
+		t.Errorf("name %q does not say whose it is", got.Name)
+	}
+	want.Name = got.Name
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestTheNameOfAChildIsThatOfItsCall(t *testing.T) {
+	name := func(change ...func(*translate.ChildCall)) string {
+		got, err := translate.Child(callOf(change...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Name
+	}
+	seen := map[string]string{}
+	for reason, change := range map[string]func(*translate.ChildCall){
+		"a call":                       func(*translate.ChildCall) {},
+		"another id":                   func(c *translate.ChildCall) { c.CallID = "call-2" },
+		"another step":                 func(c *translate.ChildCall) { c.Step = 3 },
+		"another Turn of that name":    func(c *translate.ChildCall) { c.Parent.UID = "v" },
+		"a name that is too long":      func(c *translate.ChildCall) { c.Parent.Name = strings.Repeat("long", 60) },
+		"a name that is cut at a dash": func(c *translate.ChildCall) { c.Parent.Name = strings.Repeat("x", 45) + "-." + strings.Repeat("y", 30) },
+		"an id that is hostile":        func(c *translate.ChildCall) { c.CallID = "../\x00 /" },
+	} {
+		got := name(change)
+		if again := name(change, func(c *translate.ChildCall) { c.Left.Time, c.Task = time.Hour, "Other words." }); again != got {
+			t.Errorf("%s: %q and then %q, want one name", reason, got, again)
+		}
+		if other, ok := seen[got]; ok {
+			t.Errorf("%s has the name of %s", reason, other)
+		}
+		seen[got] = reason
+		if wrong := validation.IsDNS1123Subdomain(got); len(wrong) > 0 || len(got) > 63 {
+			t.Errorf("%s: %q is no name of an object (%v), or has more than 63 characters", reason, got, wrong)
+		}
+		child, err := translate.Child(callOf(change))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wrong := validation.IsValidLabelValue(child.Labels[translate.ParentLabel]); len(wrong) > 0 {
+			t.Errorf("%s: label: %v", reason, wrong)
+		}
+	}
+}
+
+func TestArgumentsOfASubAgent(t *testing.T) {
+	for name, tc := range map[string]struct{ task, context, want string }{
+		"blank":          {" \n", "", "task must not be blank: say what is to be done"},
+		"nothing":        {"", "It is blue.", "task must not be blank: say what is to be done"},
+		"U+0000":         {"a\x00b", "", "task and context must not hold the character U+0000"},
+		"too long":       {"x", strings.Repeat("x", 32768), "task and context may have 32752 characters together: shorten them"},
+		"too many bytes": {strings.Repeat("\x01", 20000), "", "task and context may have 32752 characters together: shorten them"},
+		"the bound":      {strings.Repeat("x", 32752), "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := translate.Child(callOf(func(c *translate.ChildCall) { c.Task, c.Context = tc.task, tc.context }))
+			if tc.want == "" {
+				if err != nil {
+					t.Errorf("error %v, want none", err)
+				}
+				return
+			}
+			if e := tool.AsError(err); e.Class != tool.InvalidArguments || e.Message != tc.want {
+				t.Errorf("%s: %q, want invalid_arguments: %q", e.Class, e.Message, tc.want)
+			}
+		})
+	}
+}
+
+func TestLimitsOfAChildAreWithinTheSchema(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		left    tool.Left
+		seconds int32
+		tokens  int64
+		cost    string
+	}{
+		"nothing":  {"the least there can be", tool.Left{Tokens: new(int64(0)), Cost: new(decimal.Zero)}, 1, 1, "0.0000000001"},
+		"negative": {"the least there can be", tool.Left{Time: -time.Hour, Tokens: new(int64(-5)), Cost: new(decimal.NewFromInt(-1))}, 1, 1, "0.0000000001"},
+		"too much": {"the most there can be", tool.Left{Time: 1000 * time.Hour, Tokens: new(int64(1 << 50)), Cost: new(decimal.New(1, 20))}, 86400, 1e9, "999999999999.9999999999"},
+		"digits":   {"ten after the point", tool.Left{Time: time.Minute, Tokens: new(int64(7)), Cost: new(decimal.RequireFromString("0.123456789012"))}, 60, 7, "0.123456789"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := translate.Child(callOf(func(c *translate.ChildCall) { c.Left = tc.left }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := got.Spec.Limits
+			if *l.TimeoutSeconds != tc.seconds || *l.StartingDeadlineSeconds != tc.seconds || *l.MaxTokens != tc.tokens || *l.MaxCost != tc.cost {
+				t.Errorf("%d s, %d s, %d tokens, cost %s; want %d s, %d tokens, cost %s: %s",
+					*l.TimeoutSeconds, *l.StartingDeadlineSeconds, *l.MaxTokens, *l.MaxCost, tc.seconds, tc.tokens, tc.cost, tc.reason)
+			}
+		})
+	}
+}
+
+func TestSameChild(t *testing.T) {
+	wanted, err := translate.Child(callOf())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*v1alpha1.Turn)
+		want   bool
+	}{
+		"itself":          {"as it was made", func(*v1alpha1.Turn) {}, true},
+		"other limits":    {"less is left by now", func(t *v1alpha1.Turn) { t.Spec.Limits = nil }, true},
+		"nobody's":        {"somebody took the name", func(t *v1alpha1.Turn) { t.OwnerReferences = nil }, false},
+		"another owner":   {"somebody took the name", func(t *v1alpha1.Turn) { t.OwnerReferences[0].UID = "v" }, false},
+		"another agent":   {"somebody made it look like ours", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "evil" }, false},
+		"another message": {"somebody made it look like ours", func(t *v1alpha1.Turn) { t.Spec.Message = "evil" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := wanted.DeepCopy()
+			tc.change(found)
+			if got := translate.SameChild(found, wanted); got != tc.want {
+				t.Errorf("the same: %t, want %t: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+func TestSpent(t *testing.T) {
+	usage := func(in, out int64, amount, currency string) *v1alpha1.Usage {
+		u := &v1alpha1.Usage{InputTokens: in, OutputTokens: out, TotalTokens: in + out, ReasoningTokens: 1, CacheReadTokens: 2}
+		if amount != "" {
+			u.Cost = &v1alpha1.Cost{Amount: amount, Currency: currency}
+		}
+		return u
+	}
+	for name, tc := range map[string]struct {
+		reason    string
+		own, subs *v1alpha1.Usage
+		usage     model.Usage
+		cost      string
+	}{
+		"nothing":        {"it asked no model", nil, nil, model.Usage{}, ""},
+		"its own":        {"as its status has it", usage(10, 5, "0.5", "USD"), nil, model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2}, "0.5 USD"},
+		"of both":        {"with its sub-agents'", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "USD"), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, "0.75 USD"},
+		"part unknown":   {"a sum of what is known would be wrong", usage(10, 5, "0.5", "USD"), usage(1, 1, "", ""), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, ""},
+		"two currencies": {"there is no sum", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "EUR"), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := translate.Spent(&v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "child"}, Status: v1alpha1.TurnStatus{Usage: tc.own, SubAgentUsage: tc.subs}})
+			cost := ""
+			if got.Cost != nil {
+				cost = got.Cost.Amount.String() + " " + got.Cost.Currency
+			}
+			if got.Turn != "child" || got.Usage != tc.usage || cost != tc.cost {
+				t.Errorf("%+v, cost %q; want %+v, cost %q: %s", got, cost, tc.usage, tc.cost, tc.reason)
+			}
+		})
+	}
+}

@@ -1,0 +1,153 @@
+package translate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+)
+
+// maxAwaited bounds what a status says that a Turn waits for. What is beyond it is waited for later.
+const maxAwaited = 25
+
+// Park writes what a Turn waits for: decisions about calls, or else Turns of sub-agents.
+func Park(t *v1alpha1.Turn, p *loop.Parked, now time.Time) {
+	unpark(&t.Status, now)
+	for _, a := range p.Approvals[:min(len(p.Approvals), maxAwaited)] {
+		t.Status.PendingApprovals = append(t.Status.PendingApprovals, pendingApproval(a))
+	}
+	for _, name := range p.Turns {
+		if !slices.Contains(t.Status.AwaitedTurns, name) && len(t.Status.AwaitedTurns) < maxAwaited {
+			t.Status.AwaitedTurns = append(t.Status.AwaitedTurns, name)
+		}
+	}
+	if len(p.Approvals) > 0 {
+		t.Status.ParkedTime = new(metav1.NewMicroTime(now))
+	}
+	reason, message := Awaits(t)
+	Wait(t, reason, message, now)
+}
+
+// Awaits says what a Turn waits for whose status has pendingApprovals or awaitedTurns.
+func Awaits(t *v1alpha1.Turn) (reason, message string) {
+	if n := len(t.Status.PendingApprovals); n > 0 {
+		return v1alpha1.TurnReasonAwaitingApproval, fmt.Sprintf("%s %s for somebody's decision: capstan approve %s, or capstan deny %s",
+			callsOf(t.Status.PendingApprovals), plural(n, "waits", "wait"), t.Name, t.Name)
+	}
+	names := strings.Join(t.Status.AwaitedTurns, ", ")
+	if len(t.Status.AwaitedTurns) == 1 {
+		return v1alpha1.TurnReasonWaitingForSubAgent, fmt.Sprintf("the Turn %s of a sub-agent has not ended", names)
+	}
+	return v1alpha1.TurnReasonWaitingForSubAgent, fmt.Sprintf("the Turns %s of sub-agents have not ended", names)
+}
+
+// callsOf names the tools of calls, each once, and none of the arguments.
+func callsOf(pending []v1alpha1.PendingApproval) string {
+	var names []string
+	for _, p := range pending {
+		if !slices.Contains(names, p.Name) {
+			names = append(names, p.Name)
+		}
+	}
+	if len(pending) == 1 {
+		return "a call of tool " + names[0]
+	}
+	return fmt.Sprintf("%d calls of %s %s", len(pending), plural(len(names), "tool", "tools"), strings.Join(names, ", "))
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+// pendingApproval is a call that waits for a decision, as a status has it. Its expiry is rounded up: the call has expired
+// then, by whichever clock.
+func pendingApproval(a loop.Approval) v1alpha1.PendingApproval {
+	return v1alpha1.PendingApproval{
+		Step: count(a.Step), CallID: cutChars(a.CallID, maxIDChars), Name: cutChars(a.Name, maxNameChars), ArgumentsHash: a.ArgumentsHash,
+		RequestTime: metav1.NewTime(a.Requested.Truncate(time.Second)),
+		ExpiryTime:  metav1.NewTime(a.Expires.Add(time.Second - 1).Truncate(time.Second)),
+	}
+}
+
+// Unpark ends the wait of a Turn. Calls that are still undecided stay listed.
+func Unpark(t *v1alpha1.Turn, undecided []v1alpha1.PendingApproval, now time.Time) {
+	unpark(&t.Status, now)
+	t.Status.PendingApprovals = undecided
+}
+
+// PauseClock stops the time of a Turn, or lets it run again, and reports whether that is news.
+func PauseClock(t *v1alpha1.Turn, paused bool, now time.Time) bool {
+	if paused == (t.Status.ParkedTime != nil) {
+		return false
+	}
+	if !paused {
+		t.Status.ParkedMilliseconds, t.Status.ParkedTime = parked(&t.Status, now).Milliseconds(), nil
+		return true
+	}
+	t.Status.ParkedTime = new(metav1.NewMicroTime(now))
+	return true
+}
+
+// Suspend resets the times of a Turn that was suspended: it gets all of its time when it goes on. What it waited for is asked
+// for again then.
+func Suspend(t *v1alpha1.Turn) {
+	s := &t.Status
+	s.StartTime, s.ParkedTime, s.ParkedMilliseconds, s.PendingApprovals, s.AwaitedTurns = nil, nil, 0, nil, nil
+}
+
+// Parked is how long a Turn has waited for decisions. Its deadline is later by that.
+func Parked(t *v1alpha1.Turn, now time.Time) time.Duration { return parked(&t.Status, now) }
+
+func parked(s *v1alpha1.TurnStatus, now time.Time) time.Duration {
+	total := time.Duration(s.ParkedMilliseconds) * time.Millisecond
+	if s.ParkedTime != nil {
+		total += max(0, now.Sub(s.ParkedTime.Time))
+	}
+	return total
+}
+
+// unpark ends all that a Turn waits for, and keeps how long it has waited.
+func unpark(s *v1alpha1.TurnStatus, now time.Time) {
+	s.ParkedMilliseconds, s.ParkedTime = parked(s, now).Milliseconds(), nil
+	s.PendingApprovals, s.AwaitedTurns = nil, nil
+}
+
+// Decides says whether a ToolApproval decides about a call of a Turn: for these arguments and no others.
+func Decides(a *v1alpha1.ToolApproval, t *v1alpha1.Turn, p v1alpha1.PendingApproval) bool {
+	s := a.Spec
+	return a.Namespace == t.Namespace && s.TurnRef.Name == t.Name && s.TurnUID == string(t.UID) &&
+		s.Step == p.Step && s.CallID == p.CallID && s.ArgumentsHash == p.ArgumentsHash
+}
+
+// Decision returns what was decided about a call, nil if nothing was in time: of several decisions the first counts.
+func Decision(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) *loop.Decision {
+	var first *v1alpha1.ToolApproval
+	for i := range approvals {
+		c := &approvals[i]
+		if Decides(c, t, pendingApproval(a)) && !c.CreationTimestamp.After(a.Expires) && (first == nil || earlier(c, first)) {
+			first = c
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return &loop.Decision{
+		Step: a.Step, CallID: a.CallID, Approved: first.Spec.Decision == v1alpha1.ApprovalApproved,
+		By: first.Spec.DecidedBy, Reason: first.Spec.Reason,
+	}
+}
+
+func earlier(a, b *v1alpha1.ToolApproval) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.UID < b.UID
+}

@@ -1,0 +1,45 @@
+package translate
+
+import (
+	"cmp"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// selection says how a model's tools are chosen. What the profile pins is the caller's to fill in.
+func selection(p *v1alpha1.ToolPolicy) tool.Selection {
+	if p == nil {
+		return tool.Selection{Most: v1alpha1.DefaultMaxToolsPerTurn}
+	}
+	return tool.Selection{
+		Most:     int(cmp.Or(p.MaxToolsPerTurn, v1alpha1.DefaultMaxToolsPerTurn)),
+		Semantic: p.Selection == v1alpha1.ToolSelectionSemantic,
+	}
+}
+
+// callPolicy says which calls a Turn may make, and how.
+func callPolicy(t *v1alpha1.Turn, p *v1alpha1.ToolPolicy) loop.Policy {
+	out := loop.Policy{NoWeb: t.Spec.WebMode != v1alpha1.WebModeOn}
+	if p != nil {
+		out.ReadOnly = p.Effects == v1alpha1.AllowedEffectsReadOnly
+		out.Sequential = p.Execution == v1alpha1.ToolExecutionSequential
+		out.Unvalidated = p.ArgumentValidation == v1alpha1.ArgumentValidationOff
+	}
+	return out
+}
+
+// contextPolicy says what happens near the context window. The warning never comes after the compaction: the default of one
+// may be beyond what is given of the other.
+func contextPolicy(c *v1alpha1.AgentContext) loop.ContextPolicy {
+	if c == nil {
+		c = &v1alpha1.AgentContext{}
+	}
+	compact := int(cmp.Or(c.CompactPercent, v1alpha1.DefaultCompactPercent))
+	return loop.ContextPolicy{
+		Compact:        c.Compaction != v1alpha1.CompactionOff,
+		WarnPercent:    min(compact, int(cmp.Or(c.WarnPercent, v1alpha1.DefaultWarnPercent))),
+		CompactPercent: compact,
+	}
+}

@@ -1,0 +1,125 @@
+package api_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+// shipped creates an object of a file in config, and deletes it after the test.
+func shipped(ctx SpecContext, path ...string) *unstructured.Unstructured {
+	GinkgoHelper()
+	text, err := os.ReadFile(filepath.Join(append([]string{"..", "..", "config"}, path...)...))
+	Expect(err).NotTo(HaveOccurred())
+	object := &unstructured.Unstructured{}
+	Expect(yaml.UnmarshalStrict(text, &object.Object)).To(Succeed())
+	Expect(apiClient.Create(ctx, object, client.FieldValidation("Strict"))).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, object)).To(Succeed()) })
+	return object
+}
+
+// as returns a client of a user, who is nobody special.
+func as(name string) client.Client {
+	GinkgoHelper()
+	config := rest.CopyConfig(controlPlane.Config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: []string{"system:authenticated"}}
+	c, err := client.New(config, client.Options{Scheme: apiClient.Scheme()})
+	Expect(err).NotTo(HaveOccurred())
+	return c
+}
+
+// bound lets users do in the namespace default what a ClusterRole says.
+func bound(ctx SpecContext, role string, users ...string) {
+	GinkgoHelper()
+	subjects := make([]any, 0, len(users))
+	for _, name := range users {
+		subjects = append(subjects, map[string]any{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": name})
+	}
+	binding := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": map[string]any{"name": role, "namespace": "default"},
+		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+		"subjects": subjects,
+	}}
+	Expect(apiClient.Create(ctx, binding)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, binding)).To(Succeed()) })
+}
+
+var _ = Describe("Who decides about a call", func() {
+	decide := func(ctx SpecContext, user, signed string) error {
+		GinkgoHelper()
+		return as(user).Create(ctx, merged(approvalBase, `spec: {decidedBy: "`+signed+`"}`), client.DryRunAll)
+	}
+
+	BeforeEach(func(ctx SpecContext) {
+		shipped(ctx, "policy", "toolapproval_policy.yaml")
+		// The policy goes with its binding; other tests must not find it in force.
+		DeferCleanup(func(ctx SpecContext) {
+			Eventually(func() error { return apiClient.Create(ctx, merged(approvalBase, `{}`), client.DryRunAll) }).
+				WithContext(ctx).WithTimeout(patience).Should(Succeed())
+		})
+		shipped(ctx, "policy", "toolapproval_binding.yaml")
+		shipped(ctx, "rbac", "approver_role.yaml")
+		bound(ctx, "capstan-approver", "ada", "bob")
+		// A new policy is in force a moment later.
+		Eventually(func() error { return decide(ctx, "ada", "bob") }).WithContext(ctx).WithTimeout(patience).
+			Should(MatchError(ContainSubstring("spec.decidedBy must be")))
+	})
+
+	It("is known by the API server's word, and by nobody else's", func(ctx SpecContext) {
+		Expect(decide(ctx, "ada", "ada")).To(Succeed())
+		Expect(decide(ctx, "bob", "bob")).To(Succeed())
+
+		err := decide(ctx, "ada", "bob")
+		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+		Expect(err).To(MatchError(ContainSubstring(
+			`spec.decidedBy must be "ada", your name as the API server knows it: nobody decides in the name of another`)))
+		Expect(decide(ctx, "bob", "ada")).To(MatchError(ContainSubstring(`spec.decidedBy must be "bob"`)))
+		Expect(decide(ctx, "ada", "Ada")).NotTo(Succeed(), "names are told apart by case")
+		Expect(decide(ctx, "ada", "ada ")).NotTo(Succeed(), "and by white space")
+	}, SpecTimeout(2*patience))
+
+	It("holds for those, too, who may do anything", func(ctx SpecContext) {
+		Expect(apiClient.Create(ctx, merged(approvalBase, `spec: {decidedBy: ada}`), client.DryRunAll)).
+			To(MatchError(ContainSubstring("spec.decidedBy must be")))
+	}, SpecTimeout(2*patience))
+
+	It("may see what a call is about, and do nothing else", func(ctx SpecContext) {
+		may := func(user, verb, resource string) bool {
+			GinkgoHelper()
+			review := &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+				"spec": map[string]any{"resourceAttributes": attributes(verb, resource)},
+			}}
+			Expect(as(user).Create(ctx, review)).To(Succeed())
+			allowed, _, err := unstructured.NestedBool(review.Object, "status", "allowed")
+			Expect(err).NotTo(HaveOccurred())
+			return allowed
+		}
+		for _, right := range [][2]string{
+			{"create", "toolapprovals"}, {"list", "toolapprovals"}, {"watch", "turns"}, {"get", "turns/log"},
+		} {
+			Expect(may("ada", right[0], right[1])).To(BeTrue(), "an approver may %s %s", right[0], right[1])
+			Expect(may("eve", right[0], right[1])).To(BeFalse(), "others may not %s %s", right[0], right[1])
+		}
+		for _, right := range [][2]string{
+			{"update", "toolapprovals"}, {"delete", "toolapprovals"}, {"create", "turns"}, {"patch", "turns"}, {"update", "turns/status"}, {"get", "agents"},
+		} {
+			Expect(may("ada", right[0], right[1])).To(BeFalse(), "an approver may not %s %s", right[0], right[1])
+		}
+		Expect(decide(ctx, "eve", "eve")).To(MatchError(ContainSubstring("cannot create resource")))
+	}, SpecTimeout(2*patience))
+})
+
+// attributes of a question about one of our resources, which may be a subresource, in the namespace default.
+func attributes(verb, resource string) map[string]any {
+	name, subresource, _ := strings.Cut(resource, "/")
+	return map[string]any{"namespace": "default", "verb": verb, "group": "capstan.dev", "resource": name, "subresource": subresource}
+}

@@ -1,0 +1,76 @@
+package api_test
+
+import (
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const approvalBase = `
+apiVersion: capstan.dev/v1alpha1
+kind: ToolApproval
+metadata: {name: close, namespace: default}
+spec:
+  turnRef: {name: open-loops}
+  turnUID: 00000000-0000-0000-0000-000000000000
+  step: 1
+  callID: call_1
+  argumentsHash: a1b2
+  decision: Denied
+  reason: Not yet.
+  decidedBy: ada
+`
+
+var _ = Describe("ToolApproval", func() {
+	It("has no defaults: a decision says all of it", func(ctx SpecContext) {
+		Expect(checked(ctx, approvalBase, `spec: {reason: null}`)).To(HaveLen(7))
+	})
+
+	DescribeTable("accepts",
+		func(ctx SpecContext, patch string) { checked(ctx, approvalBase, patch) },
+		Entry("an approval", `spec: {decision: Approved}`),
+		Entry("the longest of all", `spec: {step: 1000, callID: `+strings.Repeat("c", 128)+`, reason: `+strings.Repeat("r", 1024)+
+			`, decidedBy: `+strings.Repeat("d", 256)+`}`),
+		Entry("a service account", `spec: {decidedBy: "system:serviceaccount:helpdesk:bot"}`),
+	)
+
+	DescribeTable("refuses",
+		func(ctx SpecContext, patch, field, message string) { refused(ctx, approvalBase, patch, field, message) },
+		Entry("no spec", `spec: null`, "spec", "Required value"),
+		Entry("no Turn", `spec: {turnRef: null}`, "spec.turnRef", "Required value"),
+		Entry("a Turn that is no name", `spec: {turnRef: {name: A/b}}`, "spec.turnRef.name", "name must be a lower-case DNS name"),
+		Entry("no UID, which another Turn of the name would do for", `spec: {turnUID: null}`, "spec.turnUID", "Required value"),
+		Entry("an empty UID", `spec: {turnUID: ""}`, "spec.turnUID", "at least 1 chars long"),
+		Entry("no step", `spec: {step: null}`, "spec.step", "Required value"),
+		Entry("a step before the first", `spec: {step: 0}`, "spec.step", "greater than or equal to 1"),
+		Entry("a step that no Turn gets to", `spec: {step: 1001}`, "spec.step", "less than or equal to 1000"),
+		Entry("no call", `spec: {callID: null}`, "spec.callID", "Required value"),
+		Entry("an empty call", `spec: {callID: ""}`, "spec.callID", "at least 1 chars long"),
+		Entry("too long a call", `spec: {callID: `+strings.Repeat("c", 129)+`}`, "spec.callID", "128"),
+		Entry("no arguments, so that it would hold for any", `spec: {argumentsHash: null}`, "spec.argumentsHash", "Required value"),
+		Entry("an empty hash of arguments", `spec: {argumentsHash: ""}`, "spec.argumentsHash", "at least 1 chars long"),
+		Entry("no decision", `spec: {decision: null}`, "spec.decision", "Required value"),
+		Entry("an unknown decision", `spec: {decision: "Yes"}`, "spec.decision", `supported values: "Approved", "Denied"`),
+		Entry("too long a reason", `spec: {reason: `+strings.Repeat("r", 1025)+`}`, "spec.reason", "1024"),
+		Entry("nobody who decides", `spec: {decidedBy: null}`, "spec.decidedBy", "Required value"),
+		Entry("an empty name", `spec: {decidedBy: ""}`, "spec.decidedBy", "at least 1 chars long"),
+		Entry("too long a name", `spec: {decidedBy: `+strings.Repeat("d", 257)+`}`, "spec.decidedBy", "256"),
+		Entry("an unknown field", `spec: {approved: true}`, "spec.approved", "unknown field"),
+	)
+
+	DescribeTable("does not change",
+		func(ctx SpecContext, patch string) {
+			Expect(faultsOf(patched(ctx, stored(ctx, approvalBase), patch, client.DryRunAll))).To(ContainElement(And(
+				HaveField("Field", "spec"), HaveField("Message", ContainSubstring("spec must not change: a decision is final")))))
+		},
+		Entry("its decision", `spec: {decision: Approved}`),
+		Entry("who has decided", `spec: {decidedBy: bob}`),
+		Entry("its call", `spec: {callID: call_2}`),
+		Entry("its reason", `spec: {reason: null}`),
+	)
+	It("may change its labels", func(ctx SpecContext) {
+		Expect(patched(ctx, stored(ctx, approvalBase), `metadata: {labels: {team: support}}`, client.DryRunAll)).To(Succeed())
+	})
+})

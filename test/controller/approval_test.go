@@ -1,0 +1,218 @@
+package controller_test
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// deletingModel asks for a deletion, or for two in one reply, and then says what became of it.
+const deletingModel = `
+rules:
+- when: {contains: both, toolMessages: 0}
+  reply: {toolCalls: [{name: delete, arguments: '{"name": "a"}'}, {name: delete, arguments: '{"name": "b"}'}]}
+- when: {contains: delete, toolMessages: 0}
+  reply: {toolCalls: [{name: delete, arguments: '{"name": "secret-file"}'}]}
+- when: {contains: delete}
+  reply: {text: "Done."}
+`
+
+// deletes offers a tool that a person must approve, and counts its calls.
+func deletes(calls *atomic.Int64) func(*manager.Options) {
+	return offering(tool.Tool{
+		Tool: prompt.Tool{Name: "delete", Parameters: []prompt.Parameter{{Name: "name", Required: true}}}, Effect: tool.Destructive, RequiresApproval: true,
+		Caller: tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+			calls.Add(1)
+			return tool.Result{Content: "deleted"}, nil
+		}),
+	})
+}
+
+// decides decides about one of the calls that a Turn waits for.
+func (s *stage) decides(ctx context.Context, t *v1alpha1.Turn, call int, d v1alpha1.ApprovalDecision, change ...func(*v1alpha1.ToolApproval)) {
+	GinkgoHelper()
+	p := t.Status.PendingApprovals[call]
+	s.create(ctx, build(&v1alpha1.ToolApproval{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: t.Name + "-"},
+		Spec: v1alpha1.ToolApprovalSpec{
+			TurnRef: v1alpha1.ObjectReference{Name: t.Name}, TurnUID: string(t.UID), Step: p.Step, CallID: p.CallID, ArgumentsHash: p.ArgumentsHash,
+			Decision: d, DecidedBy: "jane", Reason: "it is old",
+		},
+	}, change))
+}
+
+func approvalTimeout(seconds int32) func(*v1alpha1.Turn) {
+	return func(t *v1alpha1.Turn) {
+		if t.Spec.Limits == nil {
+			t.Spec.Limits = &v1alpha1.Limits{}
+		}
+		t.Spec.Limits.ApprovalTimeoutSeconds = &seconds
+	}
+}
+
+// stays checks that a Turn stays as it is for a while.
+func (s *stage) stays(ctx context.Context, t *v1alpha1.Turn) {
+	GinkgoHelper()
+	Consistently(func() string { return s.turn(ctx, t.Name).ResourceVersion }).WithContext(ctx).WithTimeout(time.Second).Should(Equal(t.ResourceVersion))
+}
+
+var _ = Describe("A call that a person must approve", func() {
+	It("parks its Turn, which goes on when somebody has approved", func(ctx SpecContext) {
+		s := newStage(ctx, deletingModel)
+		var calls atomic.Int64
+		s.run(deletes(&calls))
+		s.create(ctx, append(s.basics(), newTurn("delete", timeout(3)))...)
+		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		Expect(message(t)).To(Equal("a call of tool delete waits for somebody's decision: capstan approve delete, or capstan deny delete"))
+		Expect(t.BoundTo()).To(BeEmpty())
+		Expect(t.Status.PendingApprovals).To(HaveLen(1))
+		Expect(t.Status.PendingApprovals[0].Name).To(Equal("delete"))
+		Expect(t.Status.PendingApprovals[0].ExpiryTime.Sub(t.Status.PendingApprovals[0].RequestTime.Time)).To(BeNumerically("~", 24*time.Hour, 2*time.Second))
+		Expect(t.Status.ToolCalls).To(HaveLen(1))
+		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallPending))
+		Expect(t.Status.Steps.Count).To(BeEquivalentTo(1))
+		Eventually(running).WithContext(ctx).Should(BeZero(), "nothing runs for it")
+		Eventually(s.events).WithArguments(ctx, "Turn", "delete").Should(Equal([]string{"Normal AwaitingApproval"}))
+
+		By("deciding about other calls, which changes nothing")
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.TurnUID = "of-an-earlier-turn" })
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ArgumentsHash = "of-other-arguments" })
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.CallID = "another" })
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.Step = 2 })
+		s.stays(ctx, t)
+		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(4*time.Second)), "its time must not run meanwhile")
+
+		By("approving it")
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
+		t = s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		Expect(calls.Load()).To(BeEquivalentTo(1))
+		Expect(t.Status.Result.Text).To(Equal("Done."))
+		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallSucceeded))
+		Expect(t.Status.ToolCalls[0].DecidedBy).To(Equal("jane"))
+		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
+		Expect(t.Status.PendingApprovals).To(BeEmpty())
+		Expect(t.Status.ParkedTime).To(BeNil())
+		Expect(t.Status.ParkedMilliseconds).To(BeNumerically(">", 1000))
+		Expect(*t.Status.DurationMilliseconds).To(BeNumerically(">", 4000), "the time on the wall")
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(2), "no reply is bought twice")
+	}, SpecTimeout(patience))
+
+	It("is not made when somebody has denied it, and the model is told", func(ctx SpecContext) {
+		s := newStage(ctx, deletingModel)
+		var calls atomic.Int64
+		s.run(deletes(&calls))
+		s.create(ctx, append(s.basics(), newTurn("delete"))...)
+		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		s.decides(ctx, t, 0, v1alpha1.ApprovalDenied)
+		t = s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		Expect(calls.Load()).To(BeZero())
+		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallRefused))
+		Expect(t.Status.ToolCalls[0].DecidedBy).To(Equal("jane"))
+		heard := s.heard()
+		Expect(heard[1][len(heard[1])-1].Content).To(And(ContainSubstring("error (denied)"), ContainSubstring("it is old")))
+	}, SpecTimeout(patience))
+
+	It("counts as denied when the time for a decision is over, with two bindings in all", func(ctx SpecContext) {
+		s := newStage(ctx, deletingModel)
+		var calls atomic.Int64
+		s.run(deletes(&calls))
+		s.create(ctx, append(s.basics(), newTurn("delete", approvalTimeout(2)))...)
+		s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		Expect(calls.Load()).To(BeZero())
+		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallRefused))
+		Expect(t.Status.ToolCalls[0].DecidedBy).To(BeEmpty())
+		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2), "it is bound again once, when the time is over for its executor, too")
+	}, SpecTimeout(patience))
+
+	It("is decided apart from the other calls of its reply", func(ctx SpecContext) {
+		s := newStage(ctx, deletingModel)
+		var calls atomic.Int64
+		s.run(deletes(&calls))
+		s.create(ctx, append(s.basics(), newTurn("delete-both", func(t *v1alpha1.Turn) { t.Spec.Message = "delete both" }))...)
+		t := s.reaches(ctx, "delete-both", v1alpha1.TurnReasonAwaitingApproval)
+		Expect(t.Status.PendingApprovals).To(HaveLen(2))
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
+		Eventually(func() []v1alpha1.PendingApproval { return s.turn(ctx, "delete-both").Status.PendingApprovals }).WithContext(ctx).Should(HaveLen(1))
+		t = s.reaches(ctx, "delete-both", v1alpha1.TurnReasonAwaitingApproval)
+		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
+		Expect(calls.Load()).To(BeEquivalentTo(1))
+		s.stays(ctx, t) // a decision that was used does not wake it again
+		s.decides(ctx, t, 0, v1alpha1.ApprovalDenied)
+		t = s.reaches(ctx, "delete-both", v1alpha1.TurnReasonCompleted)
+		Expect(calls.Load()).To(BeEquivalentTo(1))
+		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(3))
+		Eventually(s.events).WithArguments(ctx, "Turn", "delete-both").Should(ConsistOf("Normal AwaitingApproval", "Normal Resumed", "Normal Succeeded"))
+	}, SpecTimeout(patience))
+
+	It("waits for its decision across a restart, and others run meanwhile in its place", func(ctx SpecContext) {
+		s := newStage(ctx, deletingModel)
+		var calls atomic.Int64
+		one := func(o *manager.Options) { o.MaxConcurrentTurns = 1 }
+		m := s.run(deletes(&calls), one)
+		s.create(ctx, append(s.basics(), newTurn("delete"))...)
+		s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		s.create(ctx, newTurn("other"))
+		s.reaches(ctx, "other", v1alpha1.TurnReasonCompleted)
+		m.stop()
+		t := s.turn(ctx, "delete")
+		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonAwaitingApproval))
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved) // while nobody is there
+		start(m.options)
+		s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		Expect(calls.Load()).To(BeEquivalentTo(1))
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(3))
+	}, SpecTimeout(2*patience))
+
+	It("is never made when its Turn is cancelled", func(ctx SpecContext) {
+		s := newStage(ctx, deletingModel)
+		var calls atomic.Int64
+		s.run(deletes(&calls))
+		s.create(ctx, append(s.basics(), newTurn("delete"))...)
+		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		s.desire(ctx, "delete", v1alpha1.DesiredStateCancelled)
+		t = s.reaches(ctx, t.Name, v1alpha1.TurnReasonCancelled)
+		Expect(t.Status.PendingApprovals).To(BeEmpty())
+		Expect(t.Status.Usage).NotTo(BeNil(), "what was paid for is in the record")
+		Expect(calls.Load()).To(BeZero())
+	}, SpecTimeout(patience))
+
+	It("is asked for again after a suspension", func(ctx SpecContext) {
+		s := newStage(ctx, deletingModel)
+		var calls atomic.Int64
+		s.run(deletes(&calls))
+		s.create(ctx, append(s.basics(), newTurn("delete"))...)
+		before := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		s.desire(ctx, "delete", v1alpha1.DesiredStateSuspended)
+		Expect(s.reaches(ctx, "delete", v1alpha1.TurnReasonSuspended).Status.PendingApprovals).To(BeEmpty())
+		s.decides(ctx, before, 0, v1alpha1.ApprovalApproved)
+		s.stays(ctx, s.turn(ctx, "delete"))
+		s.desire(ctx, "delete", v1alpha1.DesiredStateActive)
+		s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		Expect(calls.Load()).To(BeEquivalentTo(1))
+	}, SpecTimeout(patience))
+
+	It("keeps later Turns of its Session waiting", func(ctx SpecContext) {
+		s := newStage(ctx, deletingModel)
+		var calls atomic.Int64
+		s.run(deletes(&calls))
+		talk := func(t *v1alpha1.Turn) { t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "talk"} }
+		s.create(ctx, append(s.basics(), newTurn("delete", talk))...)
+		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		s.create(ctx, newTurn("later", talk))
+		s.reaches(ctx, "later", v1alpha1.TurnReasonWaitingForSession)
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
+		s.reaches(ctx, "later", v1alpha1.TurnReasonCompleted)
+		Expect(s.turn(ctx, "delete").Status.Decision.TurnNumber).To(BeEquivalentTo(1))
+		Expect(s.turn(ctx, "later").Status.Decision.TurnNumber).To(BeEquivalentTo(2))
+	}, SpecTimeout(patience))
+})

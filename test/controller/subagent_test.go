@@ -1,0 +1,234 @@
+package controller_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+// delegatingModel hands a task on as often as the message says so, and then answers with the last thing that it was told.
+const delegatingModel = `
+rules:
+- when: {matches: "^delegate", toolMessages: 0, hasTools: true}
+  reply: {toolCalls: [{name: helper, arguments: '{"task": {{ first "delegate (.*)" .User | json }}, "context": "It is blue."}'}]}
+- when: {matches: "^delegate"}
+  reply: {text: "I was told so."}
+- when: {contains: "subtask stuck"}
+  fault: {hang: AfterHeaders}
+- when: {contains: "subtask fail"}
+  fault: {status: 400}
+- when: {contains: "subtask delete", toolMessages: 0}
+  reply: {toolCalls: [{name: delete, arguments: '{"name": "a"}'}]}
+- when: {contains: "subtask long"}
+  reply: {text: '{{ range groups "." "0123456789" }}{{ range groups "." "0123456789012345678901234567890123456789" }}{{ range groups "." "0123456789" }}0123456789{{ end }}{{ end }}{{ end }} and the end'}
+- when: {contains: "subtask"}
+  reply: {text: "The answer is 42."}
+`
+
+// helper is the Agent that others hand tasks on to. It has itself as a tool, too.
+const helper = "helper"
+
+func delegates(a *v1alpha1.Agent) {
+	a.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &v1alpha1.ObjectReference{Name: helper}}}
+}
+
+// team are an Agent and its helper.
+func (s *stage) team() []client.Object {
+	return append(s.basics(delegates), newAgent(helper, delegates))
+}
+
+func asking(message string, change ...func(*v1alpha1.Turn)) func(*v1alpha1.Turn) {
+	return func(t *v1alpha1.Turn) {
+		t.Spec.Message = message
+		build(t, change)
+	}
+}
+
+// child waits for the Turn of a Turn's sub-agent.
+func (s *stage) child(ctx context.Context, parent string) *v1alpha1.Turn {
+	GinkgoHelper()
+	var found v1alpha1.Turn
+	Eventually(func(g Gomega) {
+		var turns v1alpha1.TurnList
+		g.Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace), client.MatchingLabels{"capstan.dev/parent": parent})).To(Succeed())
+		g.Expect(turns.Items).To(HaveLen(1), "one call is one Turn")
+		found = turns.Items[0]
+	}).WithContext(ctx).Should(Succeed())
+	return &found
+}
+
+// told is what the model was told last.
+func (s *stage) told() string {
+	heard := s.heard()
+	last := heard[len(heard)-1]
+	return last[len(last)-1].Content
+}
+
+var _ = Describe("A sub-agent", func() {
+	It("works in a Turn of its own, in the only place that there is, and what it took counts", func(ctx SpecContext) {
+		s := newStage(ctx, delegatingModel)
+		s.run(func(o *manager.Options) { o.MaxConcurrentTurns = 1 })
+		s.create(ctx, s.team()...)
+		open := s.hold()
+		s.create(ctx, newTurn("parent", asking("delegate subtask one", func(t *v1alpha1.Turn) {
+			t.Spec.WebMode = v1alpha1.WebModeOn
+			t.Spec.Limits = &v1alpha1.Limits{MaxTokens: new(int64(100_000)), MaxCost: new("10"), TimeoutSeconds: new(int32(25))}
+		})))
+		s.held(ctx, 1)
+		open()
+		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		c := s.child(ctx, "parent")
+		Expect(c.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
+		Expect(c.Spec.Message).To(Equal("subtask one\n\nContext:\nIt is blue."))
+		Expect(c.Spec.Depth).To(HaveValue(BeEquivalentTo(1)))
+		Expect(c.Spec.WebMode).To(Equal(v1alpha1.WebModeOn))
+		Expect(*c.Spec.Limits.TimeoutSeconds).To(BeNumerically("<=", 25))
+		Expect(*c.Spec.Limits.MaxTokens).To(And(BeNumerically("<", 100_000), BeNumerically(">", 90_000)))
+		Expect(*c.Spec.Limits.MaxCost).To(HavePrefix("9.99"))
+		Expect(c.Status.Preparation.Mode).To(Equal(v1alpha1.PromptModeMinimal))
+		owner := metav1.GetControllerOf(c)
+		Expect(owner.UID).To(Equal(t.UID))
+		Expect(*owner.BlockOwnerDeletion).To(BeFalse())
+
+		Expect(s.told()).To(ContainSubstring("The answer is 42."))
+		Expect(t.Status.ToolCalls).To(HaveLen(1))
+		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallSucceeded))
+		Expect(t.Status.ToolCalls[0].Turn).To(Equal(c.Name))
+		Expect(t.Status.SubAgentUsage).To(Equal(c.Status.Usage))
+		Expect(t.Status.AwaitedTurns).To(BeEmpty())
+		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2), "parked once")
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(3))
+	}, SpecTimeout(patience))
+
+	It("gives a long answer whole", func(ctx SpecContext) {
+		s := newStage(ctx, delegatingModel)
+		s.run()
+		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask long")))...)
+		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		c := s.child(ctx, "parent")
+		Expect(c.Status.Result.Truncated).To(BeTrue())
+		Expect(t.Status.ToolCalls[0].Bytes).To(Equal(c.Status.Result.Bytes))
+		Expect(s.told()).To(ContainSubstring("and the end"))
+	}, SpecTimeout(patience))
+
+	It("that fails is data for the model, and what it took counts", func(ctx SpecContext) {
+		s := newStage(ctx, delegatingModel)
+		s.run()
+		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask fail")))...)
+		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		Expect(s.child(ctx, "parent").StateReason()).To(Equal(v1alpha1.TurnReasonModelFailed))
+		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallFailed))
+		Expect(t.Status.ToolCalls[0].Turn).To(Equal(s.child(ctx, "parent").Name))
+		Expect(s.told()).To(ContainSubstring("error (failed): the sub-agent did not succeed (ModelFailed)"))
+	}, SpecTimeout(patience))
+
+	It("hands work on as deep as the limits allow", func(ctx SpecContext) {
+		s := newStage(ctx, delegatingModel)
+		s.run()
+		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate delegate delegate delegate subtask", func(t *v1alpha1.Turn) {
+			t.Spec.Limits = &v1alpha1.Limits{MaxDepth: new(int32(2))}
+		})))...)
+		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		first := s.child(ctx, "parent")
+		second := s.child(ctx, first.Name)
+		Expect(second.Spec.Depth).To(HaveValue(BeEquivalentTo(2)))
+		Expect(second.Spec.Limits.MaxDepth).To(HaveValue(BeEquivalentTo(2)))
+		Expect(second.Status.ToolCalls).To(BeEmpty(), "it has no sub-agent to call")
+		var turns v1alpha1.TurnList
+		Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace))).To(Succeed())
+		Expect(turns.Items).To(HaveLen(3))
+		Expect(first.Status.SubAgentUsage.TotalTokens).To(Equal(second.Status.Usage.TotalTokens))
+		Expect(t.Status.SubAgentUsage.TotalTokens).To(Equal(first.Status.Usage.TotalTokens+second.Status.Usage.TotalTokens), "all that is below counts")
+	}, SpecTimeout(patience))
+
+	It("ends with the Turn that has called it, and so do those below", func(ctx SpecContext) {
+		s := newStage(ctx, delegatingModel)
+		s.run()
+		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate delegate subtask stuck")))...)
+		waits := s.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
+		first := s.child(ctx, "parent")
+		Expect(waits.Status.AwaitedTurns).To(Equal([]string{first.Name}))
+		Expect(waits.Status.ParkedTime).To(BeNil(), "its time goes on")
+		Expect(message(waits)).To(Equal("the Turn " + first.Name + " of a sub-agent has not ended"))
+		second := s.child(ctx, first.Name)
+		s.inFlight(ctx, 1)
+		s.desire(ctx, "parent", v1alpha1.DesiredStateCancelled)
+		for _, name := range []string{"parent", first.Name, second.Name} {
+			s.reaches(ctx, name, v1alpha1.TurnReasonCancelled)
+		}
+		s.inFlight(ctx, 0)
+	}, SpecTimeout(patience))
+
+	It("has no more time than the Turn that has called it, which can say so", func(ctx SpecContext) {
+		s := newStage(ctx, delegatingModel)
+		s.run()
+		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask stuck", timeout(4))))...)
+		s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		Expect(s.turn(ctx, s.child(ctx, "parent").Name).StateReason()).To(Equal(v1alpha1.TurnReasonDeadlineExceeded))
+		Expect(s.told()).To(ContainSubstring("the sub-agent did not succeed (DeadlineExceeded)"))
+	}, SpecTimeout(patience))
+
+	It("ends when the time of the Turn that has called it is over", func(ctx SpecContext) {
+		s := newStage(ctx, delegatingModel)
+		s.run()
+		s.create(ctx, append(s.basics(delegates), newAgent(helper, parallel(1)))...)
+		s.create(ctx, newTurn("busy", asking("subtask stuck", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = helper })))
+		s.inFlight(ctx, 1)
+		s.create(ctx, newTurn("parent", asking("delegate subtask", timeout(5))))
+		s.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
+		c := s.child(ctx, "parent")
+		s.desire(ctx, c.Name, v1alpha1.DesiredStateSuspended) // whose time does not run then
+		s.reaches(ctx, c.Name, v1alpha1.TurnReasonSuspended)
+		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonDeadlineExceeded)
+		Expect(t.Status.Usage).NotTo(BeNil(), "what was paid for is in the record")
+		Expect(t.Status.AwaitedTurns).To(BeEmpty())
+		s.reaches(ctx, c.Name, v1alpha1.TurnReasonCancelled)
+	}, SpecTimeout(patience))
+
+	It("whose parent was deleted is cancelled", func(ctx SpecContext) {
+		s := newStage(ctx, delegatingModel)
+		s.run()
+		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask stuck")))...)
+		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
+		s.inFlight(ctx, 1)
+		Expect(apiClient.Delete(ctx, t)).To(Succeed())
+		s.reaches(ctx, s.child(ctx, "parent").Name, v1alpha1.TurnReasonCancelled)
+	}, SpecTimeout(patience))
+
+	It("that waits for a person stops the time of the Turn that has called it", func(ctx SpecContext) {
+		s := newStage(ctx, delegatingModel)
+		var calls atomic.Int64
+		s.run(deletes(&calls))
+		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask delete", timeout(4))))...)
+		Eventually(func() *metav1.MicroTime { return s.turn(ctx, "parent").Status.ParkedTime }).WithContext(ctx).ShouldNot(BeNil())
+		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
+		c := s.reaches(ctx, s.child(ctx, "parent").Name, v1alpha1.TurnReasonAwaitingApproval)
+		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(5*time.Second)))
+		s.decides(ctx, c, 0, v1alpha1.ApprovalApproved)
+		t = s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		Expect(calls.Load()).To(BeEquivalentTo(1))
+		Expect(t.Status.ParkedMilliseconds).To(BeNumerically(">", 1000))
+	}, SpecTimeout(patience))
+
+	It("goes on while its parent's process restarts, and its answer is found", func(ctx SpecContext) {
+		s := newStage(ctx, delegatingModel)
+		m := s.run()
+		s.create(ctx, s.team()...)
+		s.create(ctx, newTurn("parent", asking("delegate subtask one")))
+		Eventually(func() string { return strings.Join(s.turn(ctx, "parent").Status.AwaitedTurns, " ") }).WithContext(ctx).ShouldNot(BeEmpty())
+		m.stop()
+		start(m.options)
+		s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
+		s.child(ctx, "parent")
+		Expect(s.told()).To(ContainSubstring("The answer is 42."))
+	}, SpecTimeout(patience))
+})

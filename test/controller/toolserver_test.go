@@ -1,0 +1,222 @@
+package controller_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+// toolHost is a real MCP server over HTTP.
+type toolHost struct {
+	*mcp.Server
+	url string
+	// token that it asks for, unless it is empty, and whether it is out of order.
+	token  atomic.Pointer[string]
+	broken atomic.Bool
+}
+
+// newToolHost starts a server with these tools; the end of the spec stops it.
+func newToolHost(tools ...string) *toolHost {
+	h := &toolHost{Server: mcp.NewServer(&mcp.Implementation{Name: "tickets", Version: "1.2.3"}, nil)}
+	for _, name := range tools {
+		h.add(name)
+	}
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return h.Server }, nil)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch token := h.token.Load(); {
+		case h.broken.Load():
+			http.Error(w, "out of order", http.StatusServiceUnavailable)
+		case token != nil && r.Header.Get("Authorization") != "Bearer "+*token:
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+		default:
+			handler.ServeHTTP(w, r)
+		}
+	}))
+	h.url = web.URL + "/mcp"
+	DeferCleanup(func() {
+		for session := range h.Sessions() {
+			_ = session.Close() // the spec is over
+		}
+		web.CloseClientConnections()
+		web.Close()
+	})
+	return h
+}
+
+func (h *toolHost) add(name string) {
+	h.AddTool(&mcp.Tool{
+		Name: name, Description: "It is " + name + ".", InputSchema: json.RawMessage(`{"type":"object"}`),
+		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: strings.HasPrefix(name, "search")},
+	}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{}, nil
+	})
+}
+
+func newToolServer(name, url string, change ...func(*v1alpha1.ToolServer)) *v1alpha1.ToolServer {
+	return build(&v1alpha1.ToolServer{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       v1alpha1.ToolServerSpec{Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: url}},
+	}, change)
+}
+
+// withTools gives an Agent all tools of these servers.
+func withTools(servers ...string) func(*v1alpha1.Agent) {
+	return func(a *v1alpha1.Agent) {
+		for _, name := range servers {
+			a.Spec.Tools = append(a.Spec.Tools, v1alpha1.AgentTool{ServerRef: &v1alpha1.ObjectReference{Name: name}})
+		}
+	}
+}
+
+func withSubAgents(agents ...string) func(*v1alpha1.Agent) {
+	return func(a *v1alpha1.Agent) {
+		for _, name := range agents {
+			a.Spec.Tools = append(a.Spec.Tools, v1alpha1.AgentTool{AgentRef: &v1alpha1.ObjectReference{Name: name}})
+		}
+	}
+}
+
+func serverReadiness(s *v1alpha1.ToolServer) string { return readiness(s.Status.Conditions) }
+
+// toolsOf returns "name effect" of each tool of a server.
+func toolsOf(s *v1alpha1.ToolServer) string {
+	var all []string
+	for _, t := range s.Status.Tools {
+		all = append(all, t.Name+" "+string(t.Effect))
+	}
+	return strings.Join(all, ", ")
+}
+
+// offered returns "reason: message" of an Agent's tools, and their names.
+func offered(a *v1alpha1.Agent) string {
+	var names []string
+	for _, t := range a.Status.Tools {
+		names = append(names, t.Name)
+	}
+	for _, c := range a.Status.Conditions {
+		if c.Type == v1alpha1.ConditionToolsResolved {
+			return fmt.Sprintf("%s: %s [%s]", c.Reason, c.Message, strings.Join(names, " "))
+		}
+	}
+	return ""
+}
+
+// seldom makes a manager look at endpoints that answer no more than once a day.
+func seldom(o *manager.Options) { o.ProbeIntervalSeconds = 86400 }
+
+var _ = Describe("A ToolServer", func() {
+	It("is asked for its tools, and says at once when they change", func(ctx SpecContext) {
+		s, host := newStage(ctx, ``), newToolHost("search_tickets", "close_ticket")
+		s.run(seldom)
+		s.create(ctx, newToolServer("tickets", host.url, func(o *v1alpha1.ToolServer) {
+			o.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "close_ticket", Effect: v1alpha1.ToolEffectIdempotent}}
+		}))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, Equal("Ready: the server answers"))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf, Equal("close_ticket Idempotent, search_tickets ReadOnly"))
+		var stored v1alpha1.ToolServer
+		Expect(apiClient.Get(ctx, s.key("tickets"), &stored)).To(Succeed())
+		Expect(stored.Status.ServerName + " " + stored.Status.ServerVersion).To(Equal("tickets 1.2.3"))
+
+		host.add("open_ticket")
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf, Equal("close_ticket Idempotent, open_ticket Destructive, search_tickets ReadOnly"))
+		change(ctx, s, "tickets", &v1alpha1.ToolServer{}, func(o *v1alpha1.ToolServer) { o.Spec.Tools = nil })
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf, Equal("close_ticket Destructive, open_ticket Destructive, search_tickets ReadOnly"))
+	}, SpecTimeout(2*patience))
+
+	It("that does not let the manager in says why, and goes on when it does", func(ctx SpecContext) {
+		s, host := newStage(ctx, ``), newToolHost("search_tickets")
+		host.token.Store(new("right-token"))
+		m := s.run()
+		s.create(ctx, newToolServer("tickets", host.url, func(o *v1alpha1.ToolServer) {
+			o.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "tickets", Key: "token"}
+		}))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, HavePrefix(`SecretNotFound: Secret "tickets" does not exist`))
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "tickets"}, StringData: map[string]string{"token": "wrong-token"}}
+		s.create(ctx, secret)
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, And(HavePrefix("CredentialsRejected: "), ContainSubstring(`key "token" of Secret "tickets"`)))
+		change(ctx, s, "tickets", &corev1.Secret{}, func(o *corev1.Secret) { o.StringData = map[string]string{"token": "right-token"} })
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, HavePrefix("Ready: "))
+		Expect(m.logs.String()).NotTo(Or(ContainSubstring("right-token"), ContainSubstring("wrong-token")))
+	}, SpecTimeout(2*patience))
+
+	It("at an address that nobody has allowed is not connected to", func(ctx SpecContext) {
+		s, host := newStage(ctx, ``), newToolHost("search_tickets")
+		s.run(func(o *manager.Options) { o.ToolAllowCIDRs = nil })
+		s.create(ctx, newToolServer("tickets", host.url))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, And(HavePrefix("AddressRefused: "), ContainSubstring("--tool-allow-cidrs")))
+		for range host.Sessions() {
+			Fail("the server must not have been reached")
+		}
+	}, SpecTimeout(patience))
+
+	It("is written only when there is news", func(ctx SpecContext) {
+		s, host := newStage(ctx, ``), newToolHost("search_tickets")
+		host.broken.Store(true)
+		s.run() // looks every second
+		s.create(ctx, s.basics(withTools("tickets"))...)
+		s.create(ctx, newToolServer("tickets", host.url))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, HavePrefix("EndpointUnreachable: "))
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		looks := reconciles("toolserver")
+		servers, agents := requests(ctx, "PUT", "toolservers", "status"), requests(ctx, "PUT", "agents", "status")
+		Eventually(func() float64 { return reconciles("toolserver") }).WithContext(ctx).Should(BeNumerically(">=", looks+3))
+		Expect(requests(ctx, "PUT", "toolservers", "status")).To(Equal(servers), "a failure that lasts is written once")
+		Expect(requests(ctx, "PUT", "agents", "status")).To(Equal(agents), "and told to Agents once")
+	}, SpecTimeout(2*patience))
+})
+
+var _ = Describe("An Agent with tools", func() {
+	It("is Ready when its servers and sub-agents are there, whether they answer or not", func(ctx SpecContext) {
+		s, host := newStage(ctx, ``), newToolHost("search_tickets", "close_ticket")
+		s.run()
+		s.create(ctx, s.basics(withTools("tickets"), withSubAgents("researcher"))...)
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(
+			`ToolServerNotFound: ToolServer "tickets" does not exist; Agent "researcher", a sub-agent, does not exist`))
+		s.create(ctx, newToolServer("tickets", host.url))
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(`SubAgentNotFound: Agent "researcher", a sub-agent, does not exist`))
+		s.create(ctx, newAgent("researcher"))
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
+			"Resolved: all tool servers and sub-agents are there [close_ticket search_tickets researcher]"))
+
+		host.broken.Store(true)
+		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
+			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable): calls of its tools fail until it is [close_ticket search_tickets researcher]`))
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		host.broken.Store(false)
+		host.add("open_ticket")
+		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("are there [close_ticket open_ticket search_tickets researcher]"))
+
+		s.drop(ctx, &v1alpha1.ToolServer{}, "tickets")
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ToolServerNotFound: "))
+		s.drop(ctx, &v1alpha1.Agent{}, "researcher")
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, ContainSubstring(`Agent "researcher", a sub-agent, does not exist`))
+	}, SpecTimeout(2*patience))
+
+	It("says that it leads back to itself, also when the circle is closed elsewhere", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		s.run()
+		s.create(ctx, s.basics(withSubAgents("a"))...)
+		s.create(ctx, newAgent("a", withSubAgents("b")), newAgent("b"))
+		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal("Resolved: all tool servers and sub-agents are there [a]"))
+		change(ctx, s, "b", &v1alpha1.Agent{}, withSubAgents(agent))
+		for name, through := range map[string]string{agent: "a", "a": "b", "b": agent} {
+			says(ctx, s, &v1alpha1.Agent{}, name, offered, Equal(fmt.Sprintf(
+				"Resolved: sub-agent %q leads back to this agent: limits.maxDepth bounds how deep that goes [%s]", through, through)))
+			says(ctx, s, &v1alpha1.Agent{}, name, agentReadiness, HavePrefix("Ready: "))
+		}
+	}, SpecTimeout(patience))
+})
