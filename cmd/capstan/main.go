@@ -22,6 +22,7 @@ func main() {
 		In:            os.Stdin,
 		Out:           os.Stdout,
 		Err:           os.Stderr,
+		InIsTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 		OutIsTerminal: term.IsTerminal(int(os.Stdout.Fd())),
 		ErrIsTerminal: term.IsTerminal(int(os.Stderr.Fd())),
 		LookupEnv:     os.LookupEnv,

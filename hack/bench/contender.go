@@ -45,6 +45,7 @@ func managerMember(path, name, executor string, args ...string) member {
 		return append([]string{
 			"--kubeconfig", s.kubeconfig, "--data-dir", s.dir, "--namespace", systemNamespace, "--executor-name", withDefault(executor, name),
 			"--metrics-bind-address", s.metrics, "--read-bind-address", "0", "--health-probe-bind-address", s.probes, "--log-format", "json",
+			"--tool-allow-cidrs", "127.0.0.0/8,::1/128",
 		}, args...)
 	}
 	return member{name: name, path: path, ready: "/readyz", executor: executor, args: told}

@@ -68,7 +68,8 @@ func (r *rig) startManager(ctx context.Context, spec managerSpec) (*process, err
 	p.cmd = exec.CommandContext(context.WithoutCancel(ctx), r.manager,
 		"--kubeconfig", r.cluster.Kubeconfig, "--namespace", spec.phase, "--watch-namespaces", spec.phase,
 		"--executor-name", spec.name, "--max-concurrent-turns", strconv.Itoa(spec.capacity),
-		"--metrics-bind-address", "0", "--read-bind-address", "0", "--health-probe-bind-address", address, "--shutdown-grace-seconds", "5")
+		"--metrics-bind-address", "0", "--read-bind-address", "0", "--health-probe-bind-address", address, "--shutdown-grace-seconds", "5",
+		"--tool-allow-cidrs", "127.0.0.0/8,::1/128")
 	if spec.roles != "" {
 		p.cmd.Args = append(p.cmd.Args, "--roles", spec.roles)
 	}

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -20,8 +23,12 @@ import (
 )
 
 const (
-	// modelAddress is where the quickstart's ModelProvider expects the model.
+	// modelAddress is where the ModelProviders of the examples expect the model, and toolsAddress where their ToolServer expects
+	// the tools.
 	modelAddress = "127.0.0.1:8089"
+	toolsAddress = "127.0.0.1:8090"
+	// loopback are the networks of this machine, which a manager connects to only if it is told to.
+	loopback = "127.0.0.0/8,::1/128"
 	// systemNamespace is where the manager keeps its Leases.
 	systemNamespace = "capstan-system"
 	// turnNamespace is where kubectl applies manifests that name none.
@@ -34,6 +41,8 @@ var scheme = runtime.NewScheme()
 
 func init() {
 	utilruntime.Must(corev1.AddToScheme(scheme))
+	utilruntime.Must(rbacv1.AddToScheme(scheme))
+	utilruntime.Must(authenticationv1.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 }
 
@@ -48,10 +57,25 @@ type demo struct {
 	stack   *stack.Stack
 	cluster *stack.ControlPlane
 	api     client.WithWatch
+	// token of who decides about calls.
+	token string
+	// shown are the states of Turns that were printed last, by name.
+	shown map[string]string
+}
+
+// act is a part of the demo: manifests, and the Turn among them that it waits for.
+type act struct{ title, manifests, turn string }
+
+func (d *demo) acts() []act {
+	all := []act{{"One Turn: a question, and facts that bear on it", d.manifests, d.turn}}
+	if d.tools != "" {
+		all = append(all, act{"One Turn with tools: it searches, reads, hands work on, and asks before it closes a ticket", d.tools, d.toolsTurn})
+	}
+	return all
 }
 
 func newDemo(o options, w workspace, out io.Writer) *demo {
-	return &demo{options: o, workspace: w, out: out, started: time.Now()}
+	return &demo{options: o, workspace: w, out: out, started: time.Now(), shown: map[string]string{}}
 }
 
 // run is the whole story: start, apply, watch, show; then stop, or stay until a signal. It always stops what it started.
@@ -69,18 +93,11 @@ func (d *demo) run(signals context.Context) (err error) {
 		err = d.finish(err, signals.Err() != nil)
 	}()
 
-	d.print("Capstan demo: one Turn on a real Kubernetes API server\n\n")
-	for _, phase := range []func(context.Context) error{d.startControlPlane, d.startPrograms, d.apply} {
+	d.print("Capstan demo: Turns on a real Kubernetes API server\n\n")
+	for _, phase := range []func(context.Context) error{d.startControlPlane, d.startPrograms, d.play} {
 		if err := phase(ctx); err != nil {
 			return err
 		}
-	}
-	turn, err := d.waitForTurn(ctx)
-	if err != nil {
-		return err
-	}
-	if err := d.report(ctx, turn); err != nil {
-		return err
 	}
 	if !d.keep {
 		d.sayNext()
@@ -120,18 +137,24 @@ func (d *demo) startControlPlane(ctx context.Context) error {
 	if err := d.api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: systemNamespace}}); err != nil {
 		return fmt.Errorf("failed to create the manager's namespace: %w", err)
 	}
-	return nil
+	return d.allowApprovals(ctx)
 }
 
 func (d *demo) startPrograms(ctx context.Context) error {
-	d.step("Starting a fake model server on %s", modelAddress)
-	_, err := d.stack.StartProgram(ctx, stack.Program{
-		Name: "fakemodel", Path: d.fakemodel,
-		Args:   []string{"--listen", modelAddress, "--rules", d.rules},
-		Listen: []string{modelAddress}, ReadyURL: "http://" + modelAddress + "/_fake/stats",
-	})
-	if err != nil {
-		return err
+	d.step("Starting a fake model server on %s, and a server of tools on %s", modelAddress, toolsAddress)
+	for _, p := range []stack.Program{
+		{
+			Name: "fakemodel", Path: d.fakemodel, Args: []string{"--listen", modelAddress, "--rules", d.rules},
+			Listen: []string{modelAddress}, ReadyURL: "http://" + modelAddress + "/_fake/stats",
+		},
+		{
+			Name: "toolserver", Path: d.toolserver, Args: []string{"--listen", toolsAddress},
+			Listen: []string{toolsAddress}, ReadyURL: "http://" + toolsAddress + "/healthz",
+		},
+	} {
+		if _, err := d.stack.StartProgram(ctx, p); err != nil {
+			return err
+		}
 	}
 	d.step("Starting the Capstan manager")
 	probes, err := stack.FreeAddress(ctx)
@@ -143,17 +166,35 @@ func (d *demo) startPrograms(ctx context.Context) error {
 		Args: []string{
 			"--kubeconfig", d.cluster.Kubeconfig, "--namespace", systemNamespace, "--executor-name", "demo",
 			"--data-dir", d.workspace.path("data"), "--metrics-bind-address", "0", "--read-bind-address", "127.0.0.1:0", "--health-probe-bind-address", probes,
-			"--log-format", "console",
+			"--tool-allow-cidrs", loopback, "--log-format", "console",
 		},
 		Listen: []string{probes}, ReadyURL: "http://" + probes + "/readyz",
 	})
 	return err
 }
 
-// apply sends the manifests to the API server as a user would.
-func (d *demo) apply(ctx context.Context) error {
-	d.step("kubectl apply -f %s", d.manifests)
-	output, err := d.kubectl(ctx, "apply", "-f", d.manifests)
+// play shows one act after another.
+func (d *demo) play(ctx context.Context) error {
+	for _, a := range d.acts() {
+		d.print("\n%s\n\n", a.title)
+		if err := d.apply(ctx, a.manifests); err != nil {
+			return err
+		}
+		turn, err := d.waitForTurn(ctx, a.turn)
+		if err != nil {
+			return err
+		}
+		if err := d.report(ctx, turn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apply sends manifests to the API server as a user would.
+func (d *demo) apply(ctx context.Context, manifests string) error {
+	d.step("kubectl apply -f %s", manifests)
+	output, err := d.kubectl(ctx, "apply", "-f", manifests)
 	if err != nil {
 		return err
 	}
@@ -167,7 +208,7 @@ func (d *demo) explain(err error) {
 	for _, log := range d.stack.Logs() {
 		// The control plane's logs are long; what the error tells already is not repeated.
 		name := filepath.Base(log)
-		if (name != "manager.log" && name != "fakemodel.log") || strings.Contains(err.Error(), log) {
+		if !slices.Contains([]string{"manager.log", "fakemodel.log", "toolserver.log"}, name) || strings.Contains(err.Error(), log) {
 			continue
 		}
 		if tail := stack.Tail(log, tailLines); tail != "" {

@@ -151,7 +151,7 @@ func TestFailureShowsTheLogsButNoneTwice(t *testing.T) {
 	if err := os.MkdirAll(w.path("logs"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"etcd", "fakemodel", "manager"} {
+	for _, name := range []string{"etcd", "fakemodel", "toolserver", "manager"} {
 		if err := os.WriteFile(w.path("logs/"+name+".log"), []byte("last words of "+name+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestFailureShowsTheLogsButNoneTwice(t *testing.T) {
 	d := newDemo(options{}, w, &out)
 	d.stack = stack.New(w.dir, nil)
 	d.explain(fmt.Errorf("manager ended; the end of %s: last words of manager", w.path("logs/manager.log")))
-	for words, want := range map[string]int{"last words of manager": 1, "last words of fakemodel": 1, "last words of etcd": 0} {
+	for words, want := range map[string]int{"last words of manager": 1, "last words of fakemodel": 1, "last words of toolserver": 1, "last words of etcd": 0} {
 		if got := strings.Count(out.String(), words); got != want {
 			t.Errorf("%q is shown %d times, want %d:\n%s", words, got, want, out.String())
 		}
@@ -220,6 +220,74 @@ Cost      0.01 USD
 	}
 	if got := summary(&v1alpha1.Turn{}); got != "" {
 		t.Errorf("summary of a Turn without a status: %q, want nothing", got)
+	}
+}
+
+func TestSummaryShowsCallsAndSubAgents(t *testing.T) {
+	turn := &v1alpha1.Turn{Status: v1alpha1.TurnStatus{
+		ToolCalls: []v1alpha1.ToolCallRecord{
+			{Step: 1, Name: "search_tickets", Outcome: v1alpha1.ToolCallSucceeded, DurationMilliseconds: 3},
+			{Step: 2, Name: "researcher", Outcome: v1alpha1.ToolCallSucceeded, DurationMilliseconds: 1200, Turn: "child"},
+			{Step: 3, Name: "close_ticket", Outcome: v1alpha1.ToolCallRefused, DecidedBy: "grace"},
+		},
+		Usage:         &v1alpha1.Usage{InputTokens: 7, OutputTokens: 3, TotalTokens: 10},
+		SubAgentUsage: &v1alpha1.Usage{TotalTokens: 5, Cost: &v1alpha1.Cost{Amount: "0.01", Currency: "USD"}},
+		Decision:      &v1alpha1.Decision{Key: "desk", Strategy: v1alpha1.StrategyToolAssisted},
+	}}
+	want := `Calls     step 1  search_tickets  Succeeded     3 ms
+          step 2  researcher      Succeeded  1200 ms  turn/child
+          step 3  close_ticket    Refused       0 ms  decided by grace
+Usage     10 tokens (7 in, 3 out)
+Sub-agent 5 tokens, 0.01 USD
+Decision  desk, ToolAssisted
+`
+	if diff := cmp.Diff(want, summary(turn)); diff != "" {
+		t.Errorf("summary (-want +got):\n%s", diff)
+	}
+}
+
+func TestActsAreTheQuickstartAndThenTheTools(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"all":      {nil, []string{"examples/quickstart open-loops", "examples/tools printer-works"}},
+		"no tools": {[]string{"--tools", ""}, []string{"examples/quickstart open-loops"}},
+	} {
+		o, err := parse(tc.args, t.Output())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, a := range newDemo(o, workspace{}, t.Output()).acts() {
+			got = append(got, a.manifests+" "+a.turn)
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s: acts (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestStatesArePrintedOnceEach(t *testing.T) {
+	var out bytes.Buffer
+	d := newDemo(options{}, workspace{}, &out)
+	turn := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
+	for _, reason := range []string{"", v1alpha1.TurnReasonRunning, v1alpha1.TurnReasonRunning, v1alpha1.TurnReasonWaitingForSubAgent, v1alpha1.TurnReasonRunning} {
+		turn.Status.Conditions = nil
+		if reason != "" {
+			turn.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: reason}}
+		}
+		if err := d.follow(t.Context(), turn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		_, state, _ := strings.Cut(strings.TrimSpace(line), "turn/x  ")
+		got = append(got, state)
+	}
+	if diff := cmp.Diff([]string{"Running", "WaitingForSubAgent", "Running"}, got); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
 	}
 }
 

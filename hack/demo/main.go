@@ -1,5 +1,6 @@
-// Command demo shows Capstan at work on this machine: it starts a real control plane, the fake model server and the
-// manager, applies the quickstart's manifests, shows what becomes of the Turn, and stops everything again.
+// Command demo shows Capstan at work on this machine: it starts a real control plane, the fake model server, a server of tools
+// and the manager, applies the quickstart's manifests and shows what becomes of the Turn, then those of an agent with tools, whose
+// call it approves, and stops everything again.
 //
 // With KEEP=1 or --keep it leaves all of it running in the background, until --stop.
 package main
@@ -25,11 +26,11 @@ const workFolder = ".demo"
 
 // options are the flags.
 type options struct {
-	manager, fakemodel, capstan string
-	rules, manifests, crds      string
-	turn                        string
-	timeout                     time.Duration
-	keep, stop                  bool
+	manager, fakemodel, toolserver, capstan string
+	rules, manifests, tools, crds, config   string
+	turn, toolsTurn                         string
+	timeout                                 time.Duration
+	keep, stop                              bool
 }
 
 func main() {
@@ -76,12 +77,16 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.SetOutput(usage)
 	f.StringVar(&o.manager, "manager", "bin/manager", "the manager's executable file")
 	f.StringVar(&o.fakemodel, "fakemodel", "bin/fakemodel", "the fake model server's executable file")
-	f.StringVar(&o.capstan, "capstan", "bin/capstan", "the command line's executable file, named in what to try next")
+	f.StringVar(&o.toolserver, "toolserver", "bin/toolserver", "the executable file of the server of tools")
+	f.StringVar(&o.capstan, "capstan", "bin/capstan", "the command line's executable file, which approves a call")
 	f.StringVar(&o.rules, "rules", "hack/fakemodel/rules.yaml", "what the fake model says")
 	f.StringVar(&o.manifests, "manifests", "examples/quickstart", "folder of manifests to apply")
+	f.StringVar(&o.tools, "tools", "examples/tools", "folder of manifests to apply afterwards; empty for none")
 	f.StringVar(&o.crds, "crds", "config/crd/bases", "folder of the CRDs")
+	f.StringVar(&o.config, "config", "config", "folder of the role of approvers, and of the policy about them")
 	f.StringVar(&o.turn, "turn", "open-loops", "name of the Turn to wait for")
-	f.DurationVar(&o.timeout, "timeout", time.Minute, "time for the Turn to finish")
+	f.StringVar(&o.toolsTurn, "tools-turn", "printer-works", "name of the Turn of --tools")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "time for each Turn to finish")
 	f.BoolVar(&o.keep, "keep", os.Getenv("KEEP") == "1", "leave everything running (KEEP=1)")
 	f.BoolVar(&o.stop, "stop", false, "stop what an earlier call has kept running")
 	if err := f.Parse(args); err != nil {

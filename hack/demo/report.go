@@ -47,7 +47,7 @@ func (d *demo) show(ctx context.Context, args ...string) error {
 
 // kubectl runs the control plane's own kubectl against it and returns what it printed.
 func (d *demo) kubectl(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, d.cluster.Kubectl, args...) //nolint:gosec // the arguments are the demo's own
+	cmd := exec.CommandContext(ctx, d.cluster.Kubectl, args...)
 	// Its caches would otherwise go to the user's home.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+d.cluster.Kubeconfig, "KUBECACHEDIR="+d.workspace.path("data/kubectl"))
 	var stdout, stderr bytes.Buffer
@@ -84,6 +84,13 @@ func summary(turn *v1alpha1.Turn) string {
 			line("Sources", "%s", strings.Join(c.Local, ", "))
 		}
 	}
+	for i, c := range s.ToolCalls {
+		name := "Calls"
+		if i > 0 {
+			name = ""
+		}
+		line(name, "%s", describeCall(c))
+	}
 	if s.DurationMilliseconds != nil {
 		line("Time", "%.1f s", float64(*s.DurationMilliseconds)/1000)
 	}
@@ -93,6 +100,13 @@ func summary(turn *v1alpha1.Turn) string {
 			line("Cost", "%s %s", u.Cost.Amount, u.Cost.Currency)
 		}
 	}
+	if u := s.SubAgentUsage; u != nil {
+		cost := ""
+		if u.Cost != nil {
+			cost = fmt.Sprintf(", %s %s", u.Cost.Amount, u.Cost.Currency)
+		}
+		line("Sub-agent", "%d tokens%s", u.TotalTokens, cost)
+	}
 	if p := s.Preparation; p != nil {
 		line("Prompt", "%s %s for %s, render hash %.12s", p.PromptProfile.ID, p.PromptProfile.Version, p.Model, p.PromptRenderHash)
 	}
@@ -100,6 +114,18 @@ func summary(turn *v1alpha1.Turn) string {
 		line("Decision", "%s, %s", s.Decision.Key, s.Decision.Strategy)
 	}
 	return text.String()
+}
+
+// describeCall is a call of a tool on one line: its step, its name, what became of it, and who had a say in it.
+func describeCall(c v1alpha1.ToolCallRecord) string {
+	text := fmt.Sprintf("step %d  %-15s %-9s %5d ms", c.Step, c.Name, c.Outcome, c.DurationMilliseconds)
+	if c.Turn != "" {
+		text += "  turn/" + c.Turn
+	}
+	if c.DecidedBy != "" {
+		text += "  decided by " + c.DecidedBy
+	}
+	return text
 }
 
 // wrap breaks lines between words where they grow longer than a width.
@@ -145,8 +171,9 @@ It keeps running. In this shell:
   kubectl explain turn.status
 
   %s run -f %s      the same Turn without a cluster, on the same fake model
+  %s logs %s --token "$(kubectl create token %s)"      each step of the Turn with tools
 
 Logs       %s
 To stop    make demo-stop
-`, d.cluster.Kubeconfig, path, d.turn, d.capstan, d.manifests, d.workspace.path("logs"))
+`, d.cluster.Kubeconfig, path, d.turn, d.capstan, d.manifests, d.capstan, d.toolsTurn, approver, d.workspace.path("logs"))
 }

@@ -16,43 +16,55 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// waitForTurn watches the Turn until it has finished and prints its state whenever that changes. It fails when the Turn
-// does not succeed, is deleted, or takes too long.
-func (d *demo) waitForTurn(ctx context.Context) (*v1alpha1.Turn, error) {
+// waitForTurn watches Turns until one of them has finished, prints their states whenever one changes, and approves what they ask
+// for. It fails when the Turn does not succeed, is deleted, or takes too long.
+func (d *demo) waitForTurn(ctx context.Context, name string) (*v1alpha1.Turn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("it has not finished within %s", d.timeout))
 	defer cancel()
 	var turn *v1alpha1.Turn
-	shown := ""
-	_, err := watchtools.UntilWithSync(ctx, d.watchOne(), &v1alpha1.Turn{}, nil, func(event watch.Event) (bool, error) {
-		if event.Type == watch.Deleted {
+	_, err := watchtools.UntilWithSync(ctx, d.watchTurns(), &v1alpha1.Turn{}, nil, func(event watch.Event) (bool, error) {
+		seen, ok := event.Object.(*v1alpha1.Turn)
+		switch {
+		case !ok:
+			return false, fmt.Errorf("unexpected %T", event.Object)
+		case event.Type == watch.Deleted && seen.Name == name:
 			return false, errors.New("somebody deleted it")
 		}
-		var ok bool
-		if turn, ok = event.Object.(*v1alpha1.Turn); !ok {
-			return false, fmt.Errorf("unexpected %T", event.Object)
+		if err := d.follow(ctx, seen); err != nil || seen.Name != name {
+			return false, err
 		}
-		if state := describeState(turn); state != shown {
-			shown = state
-			d.step("turn/%s  %s", turn.Name, state)
-		}
+		turn = seen
 		return turn.IsFinished(), nil
 	})
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
 	if err != nil {
-		return nil, fmt.Errorf("failed to see Turn %q finish (last seen: %q): %w", d.turn, shown, err)
+		return nil, fmt.Errorf("failed to see Turn %q finish (last seen: %q): %w", name, d.shown[name], err)
 	}
 	if !meta.IsStatusConditionTrue(turn.Status.Conditions, v1alpha1.ConditionSucceeded) {
-		return nil, fmt.Errorf("Turn %q ended without success: %s", turn.Name, describeState(turn)) //nolint:staticcheck // because Turn is a name
+		return nil, fmt.Errorf("Turn %q ended without success: %s", name, describeState(turn)) //nolint:staticcheck // because Turn is a name
 	}
 	return turn, nil
 }
 
-// watchOne lists and watches just the demo's Turn.
-func (d *demo) watchOne() *cache.ListWatch {
+// follow prints the state of a Turn if it has changed, and approves what it waits for.
+func (d *demo) follow(ctx context.Context, turn *v1alpha1.Turn) error {
+	state := describeState(turn)
+	if state == d.shown[turn.Name] {
+		return nil
+	}
+	d.shown[turn.Name] = state
+	d.step("turn/%s  %s", turn.Name, state)
+	if len(turn.Status.PendingApprovals) == 0 {
+		return nil
+	}
+	return d.approve(ctx, turn)
+}
+
+// watchTurns lists and watches the Turns of the demo, those of sub-agents included.
+func (d *demo) watchTurns() *cache.ListWatch {
 	options := func(raw metav1.ListOptions) *client.ListOptions {
-		raw.FieldSelector = "metadata.name=" + d.turn
 		return &client.ListOptions{Namespace: turnNamespace, Raw: &raw}
 	}
 	return &cache.ListWatch{

@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"regexp"
 	"strings"
@@ -16,25 +14,7 @@ import (
 
 // TestDemoRules asks the demo's model with and without facts.
 func TestDemoRules(t *testing.T) {
-	cfg, err := server.LoadConfig("rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range cfg.Rules { // the pace is for people
-		cfg.Rules[i].Fault = server.Fault{}
-	}
-	fake, err := server.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	web := httptest.NewServer(fake)
-	defer web.Close()
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	clientConfig := openai.DefaultConfig("demo-key")
-	clientConfig.BaseURL, clientConfig.HTTPClient = web.URL+"/v1", &http.Client{Transport: transport}
-	client := openai.NewClientWithConfig(clientConfig)
-
+	client := demoModel(t)
 	for name, tc := range map[string]struct {
 		facts []string
 		want  string
@@ -92,8 +72,8 @@ func TestDocumentedRulesLoad(t *testing.T) {
 			t.Errorf("want 3 rules, have %d and error %v:\n%s", len(cfg.Rules), err, block[1])
 		}
 	}
-	if len(blocks) != 2 {
-		t.Errorf("want 2 examples in the page, have %d", len(blocks))
+	if len(blocks) != 3 {
+		t.Errorf("want 3 examples in the page, have %d", len(blocks))
 	}
 }
 

@@ -22,11 +22,11 @@ type Environment struct {
 	Program string
 	// Version of the program.
 	Version string
-	// In is what the path "-" reads, Out takes results, Err all else.
+	// In is what the path "-" reads and where replies come from, Out takes results, Err all else.
 	In       io.Reader
 	Out, Err io.Writer
-	// OutIsTerminal and ErrIsTerminal say where a person looks on.
-	OutIsTerminal, ErrIsTerminal bool
+	// OutIsTerminal and ErrIsTerminal say where a person looks on, and InIsTerminal whether they can reply.
+	InIsTerminal, OutIsTerminal, ErrIsTerminal bool
 	// LookupEnv finds environment variables, as os.LookupEnv does.
 	LookupEnv func(name string) (value string, ok bool)
 	// Now is the time of day.
@@ -41,6 +41,8 @@ const (
 	ExitFailed = 1
 	// ExitUsage: the flags are wrong, or manifests cannot be read or are invalid.
 	ExitUsage = 2
+	// ExitParked: the Turn waits for somebody's decision, and there is nobody to ask.
+	ExitParked = 3
 	// ExitDiffers: a comparison found a difference. Where one was asked for, ExitUsage is ExitFailed, so that 2 means nothing
 	// else.
 	ExitDiffers = 2
@@ -52,6 +54,7 @@ const exitCodesHelp = `Exit codes:
   0    the Turn succeeded, or was prepared
   1    it did not succeed, or could not be prepared
   2    the flags are wrong, or manifests cannot be read or are invalid
+  3    it waits for a decision about a call of a tool, and there is no terminal to ask at
   130  interrupted`
 
 // Execute runs the command line, tells on Err what went wrong, and returns the exit code. A ctx that ends is a Ctrl-C.
@@ -91,7 +94,8 @@ func Command(env Environment) *cobra.Command {
 		Short: "Render and run the Turns of LLM agents, and read their journals",
 		Long: `capstan drives Capstan's engine without a cluster: it reads the manifests that a cluster would get, checks them as a
 cluster would, and makes the same prompts, answers and records of them. With and without a cluster it reads the journals
-of Turns: logs for people, export for programs.
+of Turns: logs for people, export for programs. In a cluster it decides about calls of tools that Turns wait for, and cancels
+Turns.
 
 ` + exitCodesHelp + `
 
@@ -103,7 +107,10 @@ With --diff, render has codes of its own: see its help.`,
   capstan run -f examples/quickstart
 
   # follow a Turn in the cluster
-  capstan logs -n helpdesk open-loops -f`,
+  capstan logs -n helpdesk open-loops -f
+
+  # look at the call of a tool that it waits for, and decide
+  capstan approve -n helpdesk open-loops`,
 		Version: env.Version, SilenceErrors: true, SilenceUsage: true,
 	}
 	if plugin, ok := strings.CutPrefix(env.Program, "kubectl-"); ok {
@@ -114,7 +121,8 @@ With --diff, render has codes of its own: see its help.`,
 	root.SetErr(env.Err)
 	root.SetVersionTemplate("capstan {{ .Version }}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newRender(env), newRun(env), newLogs(env), newExport(env), newVersion(env))
+	root.AddCommand(newRender(env), newRun(env), newLogs(env), newExport(env),
+		newDecide(env, approving), newDecide(env, denying), newCancel(env), newVersion(env))
 	return root
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/screen"
@@ -53,12 +54,13 @@ func (r *renderer) compare(ctx context.Context, args []string) error {
 	}
 	c := &comparison{turn: after.title(), oldPath: place(r.other), newPath: place(paths...)}
 	now := r.clock()() // one for both, so that nothing but the change shows
-	if c.after, err = after.prepare(ctx, now); err != nil {
+	if c.after, err = r.prepared(ctx, after, now); err != nil {
 		return err
 	}
-	if c.before, err = before.prepare(ctx, now); err != nil {
+	if c.before, err = r.prepared(ctx, before, now); err != nil {
 		return oldState(err)
 	}
+	r.withoutTools(after)
 	if err := c.attribute(before, other.Origin); err != nil {
 		return err
 	}
@@ -67,6 +69,13 @@ func (r *renderer) compare(ctx context.Context, args []string) error {
 	}
 	c.tools = compareTools(c.before.Tools, c.after.Tools)
 	return r.tellDifference(c)
+}
+
+// prepared makes the messages of one state.
+func (r *renderer) prepared(ctx context.Context, p *project, now time.Time) (*prepare.Prepared, error) {
+	known, closed := r.connections(p)
+	defer closed()
+	return p.prepare(ctx, now, known)
 }
 
 // oldState says of an error that it is one of the old state, some files of which may be those of the new one.
@@ -114,6 +123,18 @@ func (p *project) objectNames() []objectName {
 	if p.session != nil {
 		if _, ok := p.set.Session(p.session.Namespace, p.session.Name); ok {
 			all = append(all, objectName{kindSession, p.session.Name})
+		}
+	}
+	for _, entry := range p.agent.Spec.Tools {
+		var o objectName
+		switch {
+		case entry.AgentRef != nil:
+			o = objectName{kindAgent, entry.AgentRef.Name}
+		case entry.ServerRef != nil:
+			o = objectName{kindToolServer, entry.ServerRef.Name}
+		}
+		if !slices.Contains(all, o) {
+			all = append(all, o)
 		}
 	}
 	var maps []objectName

@@ -157,7 +157,7 @@ const (
 // coloured returns a diff with colours if Out is a terminal and the environment does not forbid them, see no-color.org.
 func (e Environment) coloured(diff string) string {
 	noColour, _ := e.LookupEnv("NO_COLOR")
-	if terminal, _ := e.LookupEnv("TERM"); !e.OutIsTerminal || noColour != "" || terminal == "dumb" {
+	if !e.OutIsTerminal || noColour != "" || e.dumb() {
 		return diff
 	}
 	var b strings.Builder

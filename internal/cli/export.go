@@ -1,13 +1,7 @@
 package cli
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"io"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -22,8 +16,8 @@ the place of all else stands {"redacted": true, "bytes": N, "hmacSHA256": "..."}
 manager. The hash has a random key that is forgotten: it is the same for what is the same in this export, and tells nothing
 else. --with-content leaves nothing out.
 
---artifact prints the content of an artifact instead, such as the whole output of a tool, by the SHA-256 that the journal or
-the Turn's status has.
+--artifact prints the content of an artifact instead, such as the whole output of a tool: by its name, as call-2-1 or answer.txt, or
+by the SHA-256 that the journal or the Turn's status has.
 
 Where the journal is, and what it takes to read it, is as for capstan logs.
 
@@ -39,13 +33,13 @@ const exportExamples = `  # the course of a Turn, to keep or to hand on
   capstan export turn open-loops --with-content
 
   # the whole output of a tool
-  capstan export turn open-loops --artifact 370e71541036b862ee4e7b985e292366250c586b00bc0f2eb98f880677bafc3c`
+  capstan export turn open-loops --artifact call-2-1`
 
 // exporter holds the flags of export turn.
 type exporter struct {
 	journals
 	withContent bool
-	sha256      string
+	artifact    string
 }
 
 func newExport(env Environment) *cobra.Command {
@@ -61,8 +55,8 @@ func newExport(env Environment) *cobra.Command {
 		Use: "turn TURN", Short: "Print the journal of a Turn as JSON lines, without what was said",
 		Long: exportHelp + logsExitCodes, Example: exportExamples, Args: oneTurn,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if x.sha256 != "" {
-				return x.content(cmd.Context(), args[0])
+			if x.artifact != "" {
+				return x.content(cmd.Context(), args[0], x.artifact)
 			}
 			_, err := x.read(cmd.Context(), args[0], readapi.Query{Redact: !x.withContent}, env.jsonLine)
 			return err
@@ -70,40 +64,7 @@ func newExport(env Environment) *cobra.Command {
 	}
 	x.addFlags(cmd)
 	cmd.Flags().BoolVar(&x.withContent, "with-content", false, "leave nothing out")
-	cmd.Flags().StringVar(&x.sha256, "artifact", "", "print the content of the artifact with this `SHA256` instead")
-	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("artifact", cobra.NoFileCompletions))
+	addArtifactFlag(cmd, &x.artifact)
 	parent.AddCommand(cmd)
 	return parent
-}
-
-// content prints an artifact.
-func (x *exporter) content(ctx context.Context, turn string) (err error) {
-	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer release()
-	r, err := x.open(watched, turn)
-	if err != nil {
-		return interruptedOr(watched, err)
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
-	body, err := r.artifact(watched, x.sha256)
-	if err != nil {
-		return interruptedOr(watched, fail(ExitFailed, fmt.Errorf("--artifact: %w", err)))
-	}
-	defer body.Close() //nolint:errcheck // because it was only read
-	if x.env.OutIsTerminal {
-		return x.env.printSafely(body)
-	}
-	if _, err := io.Copy(stdout{x.env}, body); err != nil {
-		return interruptedOr(watched, fail(ExitFailed, fmt.Errorf("--artifact: %w", err)))
-	}
-	return nil
-}
-
-// printSafely prints what may be anything on a terminal.
-func (e Environment) printSafely(r io.Reader) error {
-	data, err := io.ReadAll(r)
-	if err != nil {
-		return fail(ExitFailed, fmt.Errorf("--artifact: %w", err))
-	}
-	return e.print(e.forScreen(string(data)))
 }

@@ -35,12 +35,17 @@ type clusterFlags struct {
 	managerNamespace string
 }
 
-func (c *clusterFlags) addFlags(f *pflag.FlagSet) {
+// addAPIFlags adds those that say how the API server is reached.
+func (c *clusterFlags) addAPIFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "path of a kubeconfig file; default: $KUBECONFIG, else ~/.kube/config, else the cluster this runs in")
 	f.StringVar(&c.context, "context", "", "context of the kubeconfig; default: its current one")
+	f.StringVar(&c.token, "token", "", "bearer token that says who you are; default: that of the kubeconfig")
+}
+
+func (c *clusterFlags) addFlags(f *pflag.FlagSet) {
+	c.addAPIFlags(f)
 	f.StringVar(&c.server, "server", "", "`URL` of the manager's read API; default: a port is forwarded to the pod of the Turn's executor")
 	f.StringVar(&c.serverCA, "server-ca-file", "", "`PATH` of a PEM file with the certificates that --server is known by; default: those of the system")
-	f.StringVar(&c.token, "token", "", "bearer token that says who you are; default: that of the kubeconfig")
 	f.StringVar(&c.managerNamespace, "manager-namespace", "capstan-system", "namespace of the manager")
 }
 
@@ -56,6 +61,29 @@ func (c *clusterFlags) kubeconfigOf() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context})
 }
 
+// configOf reads the kubeconfig: how the API server is reached, and the namespace, that of the context where none is given.
+func (c *clusterFlags) configOf(namespace string) (*rest.Config, string, error) {
+	given := c.kubeconfigOf()
+	config, err := given.ClientConfig()
+	if err == nil && namespace == "" {
+		namespace, _, err = given.Namespace()
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("failed to read the kubeconfig: %w", err)
+	}
+	return config, namespace, nil
+}
+
+// identity is a configuration of a client that acts as --token says, else as the kubeconfig does.
+func (c *clusterFlags) identity(config *rest.Config) *rest.Config {
+	if c.token == "" {
+		return config
+	}
+	acting := rest.AnonymousClientConfig(config)
+	acting.BearerToken = c.token
+	return acting
+}
+
 // open returns a reader of a Turn's journal in the cluster. It asks nobody yet.
 func (c *clusterFlags) open(_ context.Context, env Environment, namespace, name string) (journalReader, error) {
 	if c.server != "" {
@@ -66,15 +94,9 @@ func (c *clusterFlags) open(_ context.Context, env Environment, namespace, name 
 	if c.server != "" && c.token != "" { // no kubeconfig is needed
 		return c.direct(env, &rest.Config{}, cmp.Or(namespace, "default"), name)
 	}
-	given := c.kubeconfigOf()
-	config, err := given.ClientConfig()
+	config, namespace, err := c.configOf(namespace)
 	if err != nil {
-		return nil, fail(ExitUsage, fmt.Errorf("failed to read the kubeconfig: %w; without a cluster, name the folder of capstan run with --data-dir", err))
-	}
-	if namespace == "" {
-		if namespace, _, err = given.Namespace(); err != nil {
-			return nil, fail(ExitUsage, fmt.Errorf("failed to read the kubeconfig: %w", err))
-		}
+		return nil, fail(ExitUsage, fmt.Errorf("%w; without a cluster, name the folder of capstan run with --data-dir", err))
 	}
 	if c.server != "" {
 		return c.direct(env, config, namespace, name)
@@ -175,19 +197,16 @@ const (
 	completionTimeout = 3 * time.Second
 )
 
-// turns are the names of the Turns of a namespace, for completion.
-func (c *clusterFlags) turns(ctx context.Context, namespace string) ([]string, error) {
+// anyTurn is true for each Turn.
+func anyTurn(*v1alpha1.Turn) bool { return true }
+
+// turns are the names of the Turns of a namespace that are wanted, for completion.
+func (c *clusterFlags) turns(ctx context.Context, namespace string, wanted func(*v1alpha1.Turn) bool) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
-	given := c.kubeconfigOf()
-	config, err := given.ClientConfig()
+	config, namespace, err := c.configOf(namespace)
 	if err != nil {
 		return nil, err
-	}
-	if namespace == "" {
-		if namespace, _, err = given.Namespace(); err != nil {
-			return nil, err
-		}
 	}
 	api, err := apiClient(config)
 	if err != nil {
@@ -199,7 +218,9 @@ func (c *clusterFlags) turns(ctx context.Context, namespace string) ([]string, e
 	}
 	found := make([]string, 0, len(list.Items))
 	for i := range list.Items {
-		found = append(found, list.Items[i].Name)
+		if wanted(&list.Items[i]) {
+			found = append(found, list.Items[i].Name)
+		}
 	}
 	return found, nil
 }

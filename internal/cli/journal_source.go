@@ -51,15 +51,9 @@ func (j *journals) addFlags(cmd *cobra.Command) {
 
 // open finds the journal of a Turn, NAME or NAMESPACE/NAME. The reader must be closed.
 func (j *journals) open(ctx context.Context, turn string) (journalReader, error) {
-	namespace, name, qualified := strings.Cut(turn, "/")
-	switch {
-	case !qualified:
-		namespace, name = j.namespace, turn
-	case j.namespace != "" && j.namespace != namespace:
-		return nil, fmt.Errorf("the Turn %q and --namespace %q name different namespaces", turn, j.namespace)
-	}
-	if name == "" || strings.Contains(name, "/") {
-		return nil, fmt.Errorf("%q must be NAME or NAMESPACE/NAME of a Turn", turn)
+	namespace, name, err := splitName(turn, j.namespace)
+	if err != nil {
+		return nil, err
 	}
 	if j.dataDir != "" {
 		return openLocal(ctx, j.env, j.dataDir, namespace, name, j.uid)
@@ -68,6 +62,21 @@ func (j *journals) open(ctx context.Context, turn string) (journalReader, error)
 		return nil, errors.New("--uid needs --data-dir: in a cluster the name of a Turn says which")
 	}
 	return j.cluster.open(ctx, j.env, namespace, name)
+}
+
+// splitName takes NAME or NAMESPACE/NAME of a Turn apart. A namespace that --namespace gives is that of a mere name.
+func splitName(turn, given string) (namespace, name string, err error) {
+	namespace, name, qualified := strings.Cut(turn, "/")
+	switch {
+	case !qualified:
+		namespace, name = given, turn
+	case given != "" && given != namespace:
+		return "", "", fmt.Errorf("the Turn %q and --namespace %q name different namespaces", turn, given)
+	}
+	if name == "" || strings.Contains(name, "/") {
+		return "", "", fmt.Errorf("%q must be NAME or NAMESPACE/NAME of a Turn", turn)
+	}
+	return namespace, name, nil
 }
 
 // completeTurns lists the Turns of the folder or of the cluster. Where that fails it lists none: the command itself says why.
@@ -80,7 +89,7 @@ func (j *journals) completeTurns(cmd *cobra.Command, args []string, _ string) ([
 	if j.dataDir != "" {
 		found, err = localTurns(cmd.Context(), j.dataDir, j.namespace)
 	} else {
-		found, err = j.cluster.turns(cmd.Context(), j.namespace)
+		found, err = j.cluster.turns(cmd.Context(), j.namespace, anyTurn)
 	}
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -27,7 +27,11 @@ namespace.
 
 With --data-dir it is the journal that capstan run keeps there.
 
-With -f it waits for what is added, until the Turn has ended. It reads on elsewhere if the Turn moves to another executor.
+With -f it waits for what is added, until the Turn has ended. It reads on elsewhere if the Turn moves to another executor. The Turn of
+a sub-agent has a journal of its own, under the name that the line of its call has.
+
+An output that was too long for the model is shown as far as the model saw it; --artifact prints the whole, by the name that stands
+below it.
 
 What was said stands behind bars ("| "); what a terminal would act on is written out, as \u001b. -o json prints the entries
 as JSON lines with all they hold.
@@ -46,6 +50,9 @@ const logsExamples = `  # what a Turn did
   # as it happens
   capstan logs -f open-loops
 
+  # the whole output of a call, which the model saw a part of
+  capstan logs open-loops --artifact call-2-1
+
   # with the rights of a ServiceAccount, for a kubeconfig that has a client certificate only
   capstan logs open-loops --token "$(kubectl create token auditor)"
 
@@ -58,8 +65,9 @@ const logsExamples = `  # what a Turn did
 // logs holds the flags of logs.
 type logs struct {
 	journals
-	follow bool
-	output outputFormat
+	follow   bool
+	artifact string
+	output   outputFormat
 }
 
 func newLogs(env Environment) *cobra.Command {
@@ -72,6 +80,8 @@ func newLogs(env Environment) *cobra.Command {
 	l.addFlags(cmd)
 	cmd.Flags().BoolVarP(&l.follow, "follow", "f", false, "wait for what is added, until the Turn has ended")
 	cmd.Flags().VarP(textOrJSON{&l.output}, "output", "o", "output format")
+	addArtifactFlag(cmd, &l.artifact)
+	cmd.MarkFlagsMutuallyExclusive("artifact", "follow")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -85,6 +95,9 @@ func oneTurn(_ *cobra.Command, args []string) error {
 }
 
 func (l *logs) run(ctx context.Context, turn string) error {
+	if l.artifact != "" {
+		return l.content(ctx, turn, l.artifact)
+	}
 	show := transcript.NewWriter(stdout{l.env}).Write
 	if l.output == outputJSON {
 		show = l.env.jsonLine

@@ -48,15 +48,15 @@ func TestLogsOfALocalTurn(t *testing.T) {
 user
 | What is up?
 12:00:04Z asking small of ModelProvider demo
-12:00:04Z step 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD, asks for load_skill
+12:00:05Z step 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD, asks for load_skill
 | Let me see.
   call     load_skill (call_1)
 | {"key":"refunds"}
 12:00:05Z calling load_skill (call_1)
-12:00:05Z load_skill (call_1) succeeded, 70 bytes
+12:00:06Z load_skill (call_1) succeeded, 70 bytes
 | {"content":"Pay back within a week.","key":"refunds","name":"Refunds"}
 12:00:06Z asking small of ModelProvider demo
-12:00:06Z step 2: small of ModelProvider demo, 160 tokens (150 in, 10 out), cost 0.00017 USD
+12:00:07Z step 2: small of ModelProvider demo, 160 tokens (150 in, 10 out), cost 0.00017 USD
 | Within a week.
 12:00:07Z Completed: the model answered
   did      2 steps, 2 model requests, 1 tool call
@@ -82,7 +82,8 @@ func TestRunShowsStepsAndCallsOnATerminal(t *testing.T) {
 	_, url := fake(t, skilled)
 	f := complete().with(t, "agent.yaml", "  limits:", "  skills: {available: [refunds]}\n  limits:")
 	f["profile.yaml"] += "  skills: [{key: refunds, name: Refunds, content: Pay back within a week.}]\n"
-	got := call{terminal: true}.run(t.Context(), "run", "-f", f.written(t, url)).mustEnd(t, cli.ExitOK)
+	// A terminal that cannot wipe lines off has no spinner, whose lines depend on the time.
+	got := call{terminal: true, env: map[string]string{"TERM": "dumb"}}.run(t.Context(), "run", "-f", f.written(t, url)).mustEnd(t, cli.ExitOK)
 	want := `Asking small of ModelProvider demo: What is up?
 Step 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD, asks for load_skill
 Calling load_skill (call_1)

@@ -24,6 +24,8 @@ const (
 	kindPromptProfile = "PromptProfile"
 	kindModelProvider = "ModelProvider"
 	kindSession       = "Session"
+	kindToolServer    = "ToolServer"
+	kindToolApproval  = "ToolApproval"
 	kindConfigMap     = "ConfigMap"
 	kindSecret        = "Secret"
 )
@@ -68,6 +70,8 @@ type project struct {
 	profile *v1alpha1.PromptProfile
 	// session of the Turn, with the UID it has here; nil if it has none.
 	session *v1alpha1.Session
+	// team are the Agent and all that it may hand work on to, by name.
+	team map[string]*project
 	// skills are available to every Agent.
 	skills []prepare.Skill
 	// read are the ConfigMap keys that were asked for, with their values, nil for one that is missing.
@@ -117,14 +121,13 @@ func find(set *manifest.Set, turn string, skills []prepare.Skill) (*project, err
 	if p.agent, ok = set.Agent(p.turn.Namespace, ref); !ok {
 		return nil, fail(ExitFailed, p.missing(kindTurn, p.turn.Name, "spec.agentRef.name", kindAgent, ref))
 	}
-	ref = p.agent.Spec.PromptProfileRef.Name
-	if p.profile, ok = set.PromptProfile(p.turn.Namespace, ref); !ok {
-		return nil, fail(ExitFailed, p.missing(kindAgent, p.agent.Name, "spec.promptProfileRef.name", kindPromptProfile, ref))
+	if err := p.findProfile(); err != nil {
+		return nil, err
 	}
 	if ref := p.turn.Spec.SessionRef; ref != nil {
 		p.session = p.conversation(ref.Name)
 	}
-	return p, nil
+	return p, p.assemble()
 }
 
 // objects are what the messages of the Turn are made of.

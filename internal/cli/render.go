@@ -12,6 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/toolbox"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -20,6 +21,8 @@ type renderer struct {
 	*source
 	// other is the path of the old state to compare with, empty for none.
 	other string
+	// discover asks ToolServers for their tools.
+	discover bool
 }
 
 // diffFlag is the flag that makes render compare; what exit codes mean depends on it.
@@ -28,6 +31,9 @@ const diffFlag = "diff"
 const renderHelp = `render prepares a Turn and prints the messages that the first model of its Agent would get (or the one that the Turn
 names), and how they came about. It asks no model and needs no Secret. With --now, the same manifests give the same bytes
 each time.
+
+Of the Agent's tools it shows the sub-agents. With --discover it connects to the ToolServers too and asks for theirs, which may take
+Secrets; no tool is called, also none that fills the context of a Turn.
 
 The text output puts "| " before each line of a message, and marks where the part of the system prompt ends that
 providers can cache; take -o json for the messages as they are. The messages of a Session's earlier Turns are not among
@@ -77,6 +83,7 @@ func newRender(env Environment) *cobra.Command {
 	}
 	r.addFlags(cmd)
 	cmd.Flags().StringVar(&r.other, diffFlag, "", "print what changes in the prompt from `OTHER`, a file, a directory or -, to what -f names")
+	cmd.Flags().BoolVar(&r.discover, "discover", false, "connect to the ToolServers, to show their tools")
 	r.complete(cmd)
 	cobra.CheckErr(cmd.MarkFlagFilename(diffFlag, "yaml", "yml", "json"))
 	return cmd
@@ -99,10 +106,11 @@ func (r *renderer) render(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	prepared, err := p.prepare(ctx, r.clock()())
+	prepared, err := r.prepared(ctx, p, r.clock()())
 	if err != nil {
 		return err
 	}
+	r.withoutTools(p)
 	r.withoutHistory(p)
 	if r.output == outputText {
 		return r.env.print(screen.Safe(renderText(p, prepared)))
@@ -130,15 +138,15 @@ func preparation(p *prepare.Prepared) *v1alpha1.Preparation {
 }
 
 // prepare makes the messages for the model that is asked first, as the start of a run does.
-func (p *project) prepare(ctx context.Context, now time.Time) (*prepare.Prepared, error) {
-	prepared, err := p.messages(ctx, now)
+func (p *project) prepare(ctx context.Context, now time.Time, known toolbox.Servers) (*prepare.Prepared, error) {
+	prepared, err := p.messages(ctx, now, known)
 	if err != nil {
 		return nil, fail(ExitFailed, p.located(err.Error()))
 	}
 	return prepared, nil
 }
 
-func (p *project) messages(ctx context.Context, now time.Time) (*prepare.Prepared, error) {
+func (p *project) messages(ctx context.Context, now time.Time, known toolbox.Servers) (*prepare.Prepared, error) {
 	at, err := translate.FirstModel(p.turn, p.agent)
 	if err != nil {
 		return nil, err
@@ -149,5 +157,8 @@ func (p *project) messages(ctx context.Context, now time.Time) (*prepare.Prepare
 	}
 	first := p.agent.Spec.Models[at]
 	in.Provider, in.Model = first.ProviderRef.Name, first.Model
+	if in.Tools, err = p.tools(ctx, known); err != nil {
+		return nil, err
+	}
 	return prepare.Prepare(in)
 }

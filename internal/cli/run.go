@@ -13,11 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
-	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/screen"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -32,10 +30,15 @@ type runner struct {
 	*source
 	secrets []string
 	dataDir string
+	verbose bool
+	approve approvalMode
+	// wentOn is true for a Turn that an earlier run has begun. undecided are the calls that nobody has decided about, for people.
+	wentOn    bool
+	undecided []string
 }
 
 func newRun(env Environment) *cobra.Command {
-	r := &runner{source: newSource(env)}
+	r := &runner{source: newSource(env), approve: approveAsk}
 	cmd := &cobra.Command{
 		Use:   "run -f PATH... [--turn NAME]",
 		Short: "Run a Turn here, without a cluster",
@@ -51,7 +54,11 @@ changes makes it a new Turn. The Turns of a Session are run one after another, a
 that the manifests do not hold is made. Its history belongs to its name, whatever else changes. capstan logs shows what a
 Turn did.
 
-On a terminal, standard error shows each request, reply and call as it happens.
+Tools are those of the manifests' ToolServers, which may be on this machine, too. A sub-agent's Turn runs here as well. Where a call
+needs approval, run shows it at a terminal and asks; without one the Turn waits (exit code 3), and goes on when it is run again with
+the same --data-dir at a terminal. --approve=all approves all such calls, --approve=none denies them.
+
+On a terminal, standard error shows each request, reply and call as it happens; elsewhere with --verbose.
 
 Ctrl-C stops the run at once; a second one kills the program.
 
@@ -77,7 +84,10 @@ Ctrl-C stops the run at once; a second one kills the program.
 	f.StringArrayVar(&r.secrets, "env-secret", nil,
 		"set a Secret's key from an environment variable, as [NAMESPACE/]NAME/KEY=ENVVAR; may be repeated")
 	f.StringVar(&r.dataDir, "data-dir", "", "folder to keep the journal in, made if it is not there; default: keep none")
+	f.Var(&r.approve, "approve", "what becomes of calls that a person must approve")
+	f.BoolVarP(&r.verbose, "verbose", "v", false, "show each request, reply and call, also where standard error is no terminal")
 	r.complete(cmd)
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("approve", cobra.FixedCompletions(approvalModes, cobra.ShellCompDirectiveNoFileComp)))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("env-secret", cobra.NoFileCompletions))
 	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))
 	return cmd
@@ -101,13 +111,7 @@ func (r *runner) run(ctx context.Context, args []string) error {
 	if endedBefore(t, r.clock()()) {
 		return r.report(p, t, nil)
 	}
-	cache := providers.NewCache(p.readSecret, r.env.Now)
-	defer cache.Close()
-	chain, err := r.chain(ctx, p, cache)
-	if err != nil {
-		return err
-	}
-	result, err := r.execute(ctx, p, t, chain)
+	result, err := r.execute(ctx, p, t)
 	if err != nil {
 		return err
 	}
@@ -130,8 +134,8 @@ func endedBefore(t *v1alpha1.Turn, now time.Time) bool {
 	return false
 }
 
-// execute runs the Turn, or goes on with it, and writes its status. The result is nil if the Turn was not run.
-func (r *runner) execute(ctx context.Context, p *project, t *v1alpha1.Turn, chain []translate.Link) (result *turn.Result, err error) {
+// execute runs the Turn, or goes on with it, and writes its status. The result is nil if the Turn was not run, or waits.
+func (r *runner) execute(ctx context.Context, p *project, t *v1alpha1.Turn) (result *turn.Result, err error) {
 	// A second signal has its usual effect, which is to kill.
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
@@ -140,57 +144,46 @@ func (r *runner) execute(ctx context.Context, p *project, t *v1alpha1.Turn, chai
 	life, abandon := context.WithCancelCause(steady)
 	defer abandon(nil)
 
-	store, err := r.openStore(steady)
+	j, err := r.newJob(steady, p)
 	if err != nil {
-		return nil, fail(ExitFailed, err)
-	}
-	defer func() { err = errors.Join(err, store.close()) }()
-	if err := store.take(r.dataDir, string(t.UID)); err != nil {
-		return nil, fail(ExitFailed, fmt.Errorf("%s: %w", p.title(), err))
-	}
-	before, err := store.past(steady, string(t.UID))
-	if err != nil {
-		return nil, fail(ExitFailed, err)
-	}
-	if closed, err := r.converse(steady, p, t, store, before); err != nil || closed {
 		return nil, err
 	}
-	binding := r.bind(t, before)
-	in, err := translate.Input(t, p.agent, chain, p.session, func(ctx context.Context) (prepare.Input, error) {
-		return translate.Preparation(ctx, p.objects(), t.Status.StartTime.Time)
-	})
-	if err != nil {
-		return nil, fail(ExitFailed, p.located(err.Error()))
+	defer func() { err = errors.Join(err, j.close()) }()
+	j.watched, j.life = watched, life
+	if err := j.store.take(r.dataDir, string(t.UID)); err != nil {
+		return nil, fail(ExitFailed, fmt.Errorf("%s: %w", p.title(), err))
 	}
-	in.Epoch, in.Executor = binding.epoch, executorName
+	before, err := j.store.past(steady, string(t.UID))
+	if err != nil {
+		return nil, fail(ExitFailed, err)
+	}
+	if closed, err := r.converse(steady, p, t, j.store, before); err != nil || closed {
+		return nil, err
+	}
 	if r.dataDir == "" {
-		in.Cancel = watched.Done() // nothing would be left to go on with
+		j.cancel = watched.Done() // nothing would be left to go on with
 	} else {
 		defer context.AfterFunc(watched, func() { abandon(errInterrupted) })()
 	}
-	result, err = r.engine(p, store).Run(life, in)
+	w, err := j.begin(p, t, r.bind(t, before))
+	if err != nil {
+		return nil, err
+	}
+	r.wentOn = before.last.Seq > 0
+	err = j.drive(w) //nolint:contextcheck // because the job holds its life
+	if waits, ok := errors.AsType[*loop.Parked](err); ok {
+		w.park(waits)
+		return nil, nil //nolint:nilnil // because the Turn waits, and its status says so
+	}
 	if err != nil {
 		return nil, r.stopped(p, t, err, life.Err() != nil)
 	}
-	translate.Finish(t, result, binding.end(r.clock()))
-	return result, nil
+	return w.result, nil
 }
 
 // storePatience is how long the store of a run may fail: it is a file of this machine, which does not come back by waiting
 // for long.
 const storePatience = 10 * time.Second
-
-// engine returns what runs the Turn, and tells a person who watches how it gets on.
-func (r *runner) engine(p *project, s *store) *turn.Engine {
-	e := &turn.Engine{Journal: s, Now: r.clock(), Patience: storePatience}
-	if r.env.ErrIsTerminal {
-		e.Journal = &progress{Journal: s, env: r.env, question: screen.Line(p.turn.Spec.Message, longestQuestion)}
-	}
-	e.Waiting = func(_ turn.Input, err error, again time.Duration) {
-		r.env.tell("Waiting for the journal, trying again in %s: %s", again.Round(time.Millisecond), err)
-	}
-	return e
-}
 
 // stopped says why a Turn has not ended.
 func (r *runner) stopped(p *project, t *v1alpha1.Turn, err error, interrupted bool) error {

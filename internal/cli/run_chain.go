@@ -38,7 +38,7 @@ func (r *runner) chain(ctx context.Context, p *project, cache *providers.Cache) 
 		} else {
 			provider, err := cache.Get(ctx, object)
 			if err != nil {
-				return nil, fail(ExitFailed, p.noSecret(object.Name, err))
+				return nil, fail(ExitFailed, p.noSecret(kindModelProvider, object.Name, err))
 			}
 			link.Provider = provider
 		}
@@ -48,11 +48,11 @@ func (r *runner) chain(ctx context.Context, p *project, cache *providers.Cache) 
 }
 
 // noSecret adds to the error of a missing credential where it is wanted and where it may come from.
-func (p *project) noSecret(provider string, err error) error {
+func (p *project) noSecret(kind, name string, err error) error {
 	message := err.Error()
 	if missing, ok := errors.AsType[*providers.SecretError](err); ok {
 		message = fmt.Sprintf("%s (the manifests hold %s), or give it with --env-secret %s/%s=ENVVAR",
 			missing.Reason, p.held(kindSecret), missing.Secret, missing.Key)
 	}
-	return p.problem(kindModelProvider, provider, "", message)
+	return p.problem(kind, name, "", message)
 }

@@ -109,19 +109,31 @@ func (p *project) identity(ctx context.Context, now time.Time) (types.UID, error
 		ConfigMaps                      map[string]*string `json:",omitempty"`
 		ManagerSkills                   []prepare.Skill    `json:",omitempty"`
 		Subject                         string             `json:",omitempty"`
+		// ToolServers and SubAgents are those that the Turn may use, directly or by others.
+		ToolServers map[string]v1alpha1.ToolServerSpec `json:",omitempty"`
+		SubAgents   map[string]subAgentSpec            `json:",omitempty"`
 	}{
 		Namespace: p.turn.Namespace, Turn: p.turn.Name, Agent: p.agent.Name, Profile: p.profile.Name, Now: now.UTC(),
 		TurnSpec: *p.turn.Spec.DeepCopy(), AgentSpec: p.agent.Spec, ProfileSpec: p.profile.Spec,
 		Providers:  map[string]v1alpha1.ModelProviderSpec{},
 		ConfigMaps: p.contents(ctx, now), ManagerSkills: p.skills,
+		ToolServers: map[string]v1alpha1.ToolServerSpec{}, SubAgents: map[string]subAgentSpec{},
 	}
 	if p.session != nil {
 		inputs.Subject = p.session.Spec.Subject
 	}
 	inputs.TurnSpec.DesiredState, inputs.TurnSpec.TTLSecondsAfterFinished = "", nil
-	for _, m := range p.agent.Spec.Models {
-		if object, ok := p.set.ModelProvider(p.turn.Namespace, m.ProviderRef.Name); ok {
-			inputs.Providers[object.Name] = object.Spec
+	for name, member := range p.team {
+		for _, m := range member.agent.Spec.Models {
+			if object, ok := p.set.ModelProvider(p.turn.Namespace, m.ProviderRef.Name); ok {
+				inputs.Providers[object.Name] = object.Spec
+			}
+		}
+		for _, s := range member.servers() {
+			inputs.ToolServers[s.Name] = s.Spec
+		}
+		if name != p.agent.Name {
+			inputs.SubAgents[name] = subAgentSpec{member.agent.Spec, member.profile.Name, member.profile.Spec}
 		}
 	}
 	data, err := json.Marshal(inputs)
@@ -129,6 +141,13 @@ func (p *project) identity(ctx context.Context, now time.Time) (types.UID, error
 		return "", fmt.Errorf("failed to identify the Turn: %w", err)
 	}
 	return uidOf(data), nil
+}
+
+// subAgentSpec is what makes a sub-agent.
+type subAgentSpec struct {
+	Agent       v1alpha1.AgentSpec
+	Profile     string
+	ProfileSpec v1alpha1.PromptProfileSpec
 }
 
 // uidOf is the UID of whatever these bytes identify.
@@ -140,7 +159,9 @@ func uidOf(data []byte) types.UID {
 // contents returns what the objects refer to in ConfigMaps, by name and key, nil for what is missing. What is read to make
 // the messages is what bears on them, so it is found by reading. Where that fails, the run will fail likewise and say why.
 func (p *project) contents(ctx context.Context, now time.Time) map[string]*string {
-	_, _ = translate.Preparation(ctx, p.objects(), now)
+	for _, member := range p.team {
+		_, _ = translate.Preparation(ctx, member.objects(), now)
+	}
 	found := make(map[string]*string, len(p.read))
 	for ref, value := range p.read {
 		found[ref.Name+"/"+ref.Key] = value
@@ -151,32 +172,47 @@ func (p *project) contents(ctx context.Context, now time.Time) map[string]*strin
 // binding is one run's hold on a Turn.
 type binding struct {
 	epoch int64
+	clock func() time.Time
 	// ended is when the Turn had ended already, zero if it had not.
 	ended time.Time
 }
 
 // end returns when the Turn ended: now, if it had not before.
-func (b binding) end(clock func() time.Time) time.Time {
+func (b binding) end() time.Time {
 	if b.ended.IsZero() {
-		return clock()
+		return b.clock()
 	}
 	return b.ended
 }
 
-// bind writes into the status what a cluster writes when it binds a Turn. A Turn that had stopped gets a new epoch and its
-// time anew, as after a suspension; one that had ended is shown with the epoch and the times it had.
+// bind takes hold of a Turn. One that had stopped gets a new epoch and its time anew, as after a suspension; one that had ended
+// is shown with the epoch and the times it had.
 func (r *runner) bind(t *v1alpha1.Turn, p past) binding {
-	b := binding{epoch: p.last.Epoch + 1}
-	now := r.clock()()
-	start := metav1.NewMicroTime(now)
-	if last := p.last; last.Kind == journal.Finalized {
-		b.epoch, b.ended, now = last.Epoch, last.Time, last.Time
-		start = metav1.NewMicroTime(p.first.Time)
+	b := boundAfter(p, r.clock())
+	if !b.ended.IsZero() {
 		r.env.tell("note: the Turn had ended at %s and is not run again: change it, or remove %s, to run it anew",
-			last.Time.Format(time.RFC3339), filepath.Join(r.dataDir, journalFile))
+			b.ended.Format(time.RFC3339), filepath.Join(r.dataDir, journalFile))
+	}
+	b.write(t, p)
+	return b
+}
+
+// boundAfter is the hold on a Turn of which the journal knows this.
+func boundAfter(p past, clock func() time.Time) binding {
+	if p.last.Kind == journal.Finalized {
+		return binding{epoch: p.last.Epoch, clock: clock, ended: p.last.Time}
+	}
+	return binding{epoch: p.last.Epoch + 1, clock: clock}
+}
+
+// write writes into the status what a cluster writes when it binds a Turn.
+func (b binding) write(t *v1alpha1.Turn, p past) {
+	now := b.end()
+	start := metav1.NewMicroTime(now)
+	if !b.ended.IsZero() {
+		start = metav1.NewMicroTime(p.first.Time)
 	}
 	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", executorName), now)
 	t.Status.StartTime = &start
 	t.Status.Executor = &v1alpha1.ExecutorBinding{Name: executorName, Epoch: b.epoch}
-	return b
 }

@@ -2,10 +2,13 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/screen"
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
 
@@ -18,7 +21,14 @@ type progress struct {
 	journal.Journal
 	env      Environment
 	question string
-	asked    int
+	// agent is the name of the sub-agent whose Turn it is; empty for the Turn that was asked for.
+	agent string
+	// live shows what goes on; nil shows nothing.
+	live *spinner
+
+	mu    sync.Mutex
+	asked int
+	now   activities
 }
 
 // Append adds entries and tells of them.
@@ -26,6 +36,8 @@ func (p *progress) Append(ctx context.Context, uid string, entries ...journal.En
 	if err := p.Journal.Append(ctx, uid, entries...); err != nil {
 		return err
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, e := range entries {
 		p.tell(e)
 	}
@@ -34,9 +46,6 @@ func (p *progress) Append(ctx context.Context, uid string, entries ...journal.En
 
 // tell tells of an entry. The end is told by the report, and an entry that cannot be read is not worth a word here.
 func (p *progress) tell(e journal.Entry) {
-	if e.Kind == journal.Finalized {
-		return
-	}
 	for _, a := range e.Artifacts {
 		if a.SHA256 != e.Artifact {
 			continue
@@ -46,6 +55,10 @@ func (p *progress) tell(e journal.Entry) {
 			return
 		}
 		e.Payload = content
+	}
+	p.follow(e)
+	if e.Kind == journal.Finalized && p.agent == "" {
+		return
 	}
 	line, err := transcript.Headline(e)
 	if err != nil || line == "" {
@@ -57,8 +70,43 @@ func (p *progress) tell(e journal.Entry) {
 		}
 		line += ": " + p.question
 	}
-	if e.Kind != journal.ToolFinished { // which begins with the name of the tool
+	if e.Kind != journal.ToolFinished && e.Kind != journal.ApprovalRequested { // which begin with the name of the tool
 		line = strings.ToUpper(line[:1]) + line[1:]
 	}
+	if p.agent != "" {
+		line = p.agent + "> " + line
+	}
 	p.env.tell("%s", line)
+}
+
+// follow notes what goes on from an entry on, and shows it.
+func (p *progress) follow(e journal.Entry) {
+	if p.live == nil {
+		return
+	}
+	var said struct {
+		Step         int
+		CallID, Name string
+		Model        string
+	}
+	if json.Unmarshal(e.Payload, &said) != nil {
+		return
+	}
+	call := fmt.Sprintf("%d/%s", said.Step, said.CallID)
+	const request = "request"
+	switch e.Kind {
+	case journal.ModelRequested:
+		p.now = p.now.begin(request, "waiting for "+screen.Line(said.Model, longestActivity))
+	case journal.ModelReplied, journal.ModelFailed:
+		p.now = p.now.end(request)
+	case journal.ToolIntended:
+		p.now = p.now.begin(call, screen.Line(said.Name, longestActivity)+" at work")
+	case journal.ToolFinished:
+		p.now = p.now.end(call)
+	case journal.Finalized:
+		p.now = nil
+	default:
+		return
+	}
+	p.live.show(p.now.String())
 }

@@ -30,7 +30,7 @@ func (r *runner) report(p *project, t *v1alpha1.Turn, result *turn.Result) error
 	if result != nil {
 		r.remarks(t, result)
 	}
-	return verdict(p, t)
+	return r.verdict(p, t)
 }
 
 // answer returns what goes to standard output.
@@ -56,7 +56,7 @@ func (r *runner) remarks(t *v1alpha1.Turn, result *turn.Result) {
 	if f := result.Fallback; f != nil {
 		r.env.tell("%s answered in place of %s", f.To, f.From)
 	}
-	if result.Counts.Resumes > 0 {
+	if r.wentOn && result.Counts.Resumes > 0 {
 		r.env.tell("The Turn went on from its journal.")
 	}
 	r.env.tell("%s", translate.Summary(t))
@@ -70,13 +70,16 @@ func (r *runner) remarks(t *v1alpha1.Turn, result *turn.Result) {
 }
 
 // verdict returns the error for a Turn that did not succeed.
-func verdict(p *project, t *v1alpha1.Turn) error {
+func (r *runner) verdict(p *project, t *v1alpha1.Turn) error {
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
 	if c != nil && c.Status == metav1.ConditionTrue {
 		return nil
 	}
 	if c == nil {
 		return fail(ExitFailed, fmt.Errorf("%s has no result", p.title()))
+	}
+	if c.Status == metav1.ConditionUnknown && c.Reason != v1alpha1.TurnReasonSuspended {
+		return fail(ExitParked, fmt.Errorf("%s: %s: %w", p.title(), c.Reason, r.waits()))
 	}
 	cause := errors.New(c.Message)
 	if c.Reason == v1alpha1.TurnReasonPreparationFailed {

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"io"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -152,6 +153,7 @@ type output struct {
 // call is a command line in its surroundings.
 type call struct {
 	stdin    string
+	in       io.Reader // in place of stdin, if it is not nil
 	env      map[string]string
 	terminal bool
 	program  string
@@ -160,9 +162,12 @@ type call struct {
 // run executes the command line until it ends.
 func (c call) run(ctx context.Context, args ...string) output {
 	var out, errOut bytes.Buffer
+	if c.in == nil {
+		c.in = strings.NewReader(c.stdin)
+	}
 	code := cli.Execute(ctx, cli.Environment{
-		Program: c.program, Version: "v1.2.3", In: strings.NewReader(c.stdin), Out: &out, Err: &errOut,
-		OutIsTerminal: c.terminal, ErrIsTerminal: c.terminal,
+		Program: c.program, Version: "v1.2.3", In: c.in, Out: &out, Err: &errOut,
+		InIsTerminal: c.terminal, OutIsTerminal: c.terminal, ErrIsTerminal: c.terminal,
 		LookupEnv: func(name string) (string, bool) { value, ok := c.env[name]; return value, ok },
 		Now:       ticking(),
 	}, args)

@@ -27,7 +27,8 @@ type Options struct {
 }
 
 // Load reads the manifests of files, of directories with all below them, and, for the path "-", of standard input. It
-// keeps Agents, PromptProfiles, ModelProviders, Turns, Sessions, ConfigMaps and Secrets. If anything is wrong, the error is an
+// keeps Agents, PromptProfiles, ModelProviders, ToolServers, Turns, Sessions, ConfigMaps and Secrets; it checks ToolApprovals and
+// leaves them out. If anything is wrong, the error is an
 // Errors with all there is to correct, or says that the embedded schemas cannot be used.
 func Load(ctx context.Context, paths []string, opts Options) (*Set, error) {
 	if len(paths) == 0 {
@@ -169,6 +170,11 @@ func (l *loader) addOurs(ctx context.Context, at origin, version schema.GroupVer
 	if !l.claim(at, key, findings) {
 		return
 	}
+	if kind == "ToolApproval" {
+		l.set.Ignored = append(l.set.Ignored, fmt.Sprintf("%s: %s: left out, since a ToolApproval decides about a Turn of a cluster: capstan run asks, or takes --approve",
+			at, describe(kind, key.Namespace, key.Name)))
+		return
+	}
 	if err := l.set.store(kind, key.NamespacedName, object); err != nil {
 		l.report(at, key, finding{"", err.Error()})
 	}
@@ -203,6 +209,8 @@ func (s *Set) store(kind string, name types.NamespacedName, object map[string]an
 		s.providers[name], err = typed[v1alpha1.ModelProvider](object)
 	case "PromptProfile":
 		s.profiles[name], err = typed[v1alpha1.PromptProfile](object)
+	case "ToolServer":
+		s.servers[name], err = typed[v1alpha1.ToolServer](object)
 	case "Turn":
 		s.turns[name], err = typed[v1alpha1.Turn](object)
 	case "Session":

@@ -23,6 +23,8 @@ func (s *Set) Names(kind string) []string {
 		return names(s.profiles)
 	case "ModelProvider":
 		return names(s.providers)
+	case "ToolServer":
+		return names(s.servers)
 	case "Turn":
 		return names(s.turns)
 	case "Session":

@@ -124,6 +124,7 @@ func (s *Set) namespaces() []string {
 	note(used, s.agents)
 	note(used, s.profiles)
 	note(used, s.providers)
+	note(used, s.servers)
 	note(used, s.turns)
 	if len(used) == 0 {
 		return []string{metav1.NamespaceDefault}

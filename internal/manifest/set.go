@@ -23,6 +23,7 @@ type Set struct {
 	agents     map[types.NamespacedName]*v1alpha1.Agent
 	profiles   map[types.NamespacedName]*v1alpha1.PromptProfile
 	providers  map[types.NamespacedName]*v1alpha1.ModelProvider
+	servers    map[types.NamespacedName]*v1alpha1.ToolServer
 	turns      map[types.NamespacedName]*v1alpha1.Turn
 	sessions   map[types.NamespacedName]*v1alpha1.Session
 	secrets    map[types.NamespacedName]*corev1.Secret
@@ -36,6 +37,7 @@ func newSet() *Set {
 		agents:     map[types.NamespacedName]*v1alpha1.Agent{},
 		profiles:   map[types.NamespacedName]*v1alpha1.PromptProfile{},
 		providers:  map[types.NamespacedName]*v1alpha1.ModelProvider{},
+		servers:    map[types.NamespacedName]*v1alpha1.ToolServer{},
 		turns:      map[types.NamespacedName]*v1alpha1.Turn{},
 		sessions:   map[types.NamespacedName]*v1alpha1.Session{},
 		secrets:    map[types.NamespacedName]*corev1.Secret{},
@@ -62,6 +64,12 @@ func (s *Set) ModelProvider(namespace, name string) (provider *v1alpha1.ModelPro
 	return provider, ok
 }
 
+// ToolServer returns a ToolServer; ok is false if the manifests do not hold it.
+func (s *Set) ToolServer(namespace, name string) (server *v1alpha1.ToolServer, ok bool) {
+	server, ok = s.servers[types.NamespacedName{Namespace: namespace, Name: name}]
+	return server, ok
+}
+
 // Session returns a Session; ok is false if the manifests do not hold it.
 func (s *Set) Session(namespace, name string) (session *v1alpha1.Session, ok bool) {
 	session, ok = s.sessions[types.NamespacedName{Namespace: namespace, Name: name}]
@@ -85,7 +93,7 @@ func (s *Set) ConfigMap(namespace, name string) (configMap *corev1.ConfigMap, ok
 func (s *Set) Over(base *Set) *Set {
 	return &Set{
 		agents: over(s.agents, base.agents), profiles: over(s.profiles, base.profiles), providers: over(s.providers, base.providers),
-		turns: over(s.turns, base.turns), sessions: over(s.sessions, base.sessions),
+		servers: over(s.servers, base.servers), turns: over(s.turns, base.turns), sessions: over(s.sessions, base.sessions),
 		secrets: over(s.secrets, base.secrets), configMaps: over(s.configMaps, base.configMaps),
 		origins: over(s.origins, base.origins),
 	}

@@ -36,6 +36,38 @@ func acts(r rune) bool {
 	return unicode.IsControl(r)
 }
 
+// Exact is Safe for a text that somebody decides by: what no screen shows, as spaces of no width and marks of direction, is
+// written out, too. Texts of scripts that need such marks are harder to read for it.
+func Exact(text string) string {
+	text = Safe(text)
+	if strings.IndexFunc(text, hidden) < 0 {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case !hidden(r):
+			b.WriteRune(r)
+		case r > '\uffff':
+			fmt.Fprintf(&b, `\U%08x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
+// hidden reports whether a character takes no room on a screen, or looks like a space and is none.
+func hidden(r rune) bool {
+	switch r {
+	case '\n', '\t', ' ', '\ufffd':
+		return false
+	case '\u115f', '\u1160', '\u3164', '\uffa0': // which are letters, and blank
+		return true
+	}
+	return !unicode.IsPrint(r) || unicode.Is(unicode.Variation_Selector, r)
+}
+
 // Line returns the beginning of a text on one line, at most so many characters, of which a terminal acts on nothing.
 func Line(text string, most int) string {
 	line := strings.Map(func(r rune) rune {

@@ -26,6 +26,26 @@ func TestSafe(t *testing.T) {
 	}
 }
 
+func TestExact(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ reason, text, want string }{
+		"plain":     {"what is seen stays", "a\tb\nc ü € 日本 👍", "a\tb\nc ü € 日本 👍"},
+		"no width":  {"two names must not look alike", "pay\u200bpal \ufeffx", `pay\u200bpal \ufeffx`},
+		"direction": {"nor be read otherwise", "a\u200eb\u202e", `a\u200eb\u202e`},
+		"spaces":    {"a space is one that it looks like", "a\u00a0b\u3000c\u3164", `a\u00a0b\u3000c\u3164`},
+		"tags":      {"whole sentences can be hidden in these", "a\U000e0049\U000e0067", `a\U000e0049\U000e0067`},
+		"escape":    {"it is as safe as Safe", "\x1b[2J\x9b", `\u001b[2J` + "\uFFFD"},
+		"variants":  {"so can they in these", "a\ufe01\U000e0101", `a\ufe01\U000e0101`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := screen.Exact(tc.text); got != tc.want {
+				t.Errorf("%s: Exact(%q) is %q, want %q", tc.reason, tc.text, got, tc.want)
+			}
+		})
+	}
+}
+
 func TestLine(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -3,7 +3,6 @@
 package transcript
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -43,12 +42,18 @@ func headline(e journal.Entry) (string, error) {
 		return of(e, failed)
 	case journal.ModelReplied:
 		return of(e, replied)
-	case journal.ToolIntended:
-		return of(e, intended)
-	case journal.ToolFinished:
-		return of(e, finished)
 	case journal.Finalized:
 		return of(e, ended)
+	case journal.OutputRejected:
+		return of(e, rejected)
+	case journal.Compacted:
+		return of(e, compacted)
+	case journal.Reflected:
+		return of(e, reflected)
+	case journal.ContextWarned:
+		return of(e, warned)
+	case journal.ToolsExposed, journal.ToolRepaired, journal.ApprovalRequested, journal.ApprovalDecided, journal.ToolIntended, journal.ToolFinished:
+		return ofTools(e)
 	}
 	return screen.Line(string(e.Kind), longestName), nil
 }
@@ -64,6 +69,15 @@ func of[T any](e journal.Entry, say func(T) string) (string, error) {
 
 func requested(r loop.Request) string {
 	text := "asking " + served(r.Provider, r.Model)
+	switch r.Purpose {
+	case loop.ForStep:
+	case loop.ForCompaction:
+		text += " for a summary of older messages"
+	case loop.ForReflection:
+		text += " to check its draft"
+	default:
+		text += " for " + screen.Line(string(r.Purpose), longestName)
+	}
 	if r.Attempt > 1 {
 		text += fmt.Sprintf(" (attempt %d)", r.Attempt)
 	}
@@ -71,9 +85,14 @@ func requested(r loop.Request) string {
 }
 
 func failed(a loop.Attempt) string {
-	what := "the request failed"
+	what := "the request"
+	if of := purpose(a.Purpose); of != "" {
+		what += " for a " + of
+	}
 	if a.Unsent {
-		what = "the request was not sent"
+		what += " was not sent"
+	} else {
+		what += " failed"
 	}
 	return join(fmt.Sprintf("%s: %s: %s", what, screen.Line(string(a.Kind), longestName), screen.Line(a.Message, longestReason)),
 		spent(a.Usage, a.Cost), took(a.DurationMS))
@@ -83,6 +102,9 @@ func replied(s loop.Step) string {
 	text := fmt.Sprintf("step %d", s.Step)
 	if s.Last {
 		text = "last answer, out of steps"
+	}
+	if of := purpose(s.Purpose); of != "" {
+		text = of
 	}
 	names := make([]string, 0, len(s.Reply.ToolCalls))
 	for _, c := range s.Reply.ToolCalls {
@@ -99,27 +121,43 @@ func replied(s loop.Step) string {
 	return join(text+": "+served(s.Provider, s.Model), spent(s.Reply.Usage, s.Cost), took(s.DurationMS), cut, asks)
 }
 
-func intended(i loop.Intent) string {
-	text := "calling " + call(i.Name, i.CallID)
-	if i.Attempt > 1 {
-		text += fmt.Sprintf(" (attempt %d)", i.Attempt)
+// purpose says what a request is for that makes no step; empty for one that does.
+func purpose(p loop.Purpose) string {
+	switch p {
+	case loop.ForStep:
+		return ""
+	case loop.ForCompaction:
+		return "summary of older messages"
+	case loop.ForReflection:
+		return "check of the draft"
+	}
+	return screen.Line(string(p), longestName)
+}
+
+func rejected(r loop.Rejection) string {
+	return fmt.Sprintf("the answer of step %d does not fit the schema, and was sent back", r.Step)
+}
+
+func compacted(c loop.Compaction) string {
+	text := fmt.Sprintf("messages before step %d were replaced by a summary", c.From)
+	if c.Tokens > 0 {
+		text += fmt.Sprintf(", at about %s tokens", screen.Thousands(c.Tokens))
+	}
+	if c.Forced {
+		text += ", because the endpoint said that the prompt is too long"
 	}
 	return text
 }
 
-func finished(f loop.Finish) string {
-	what, class := call(f.Name, f.CallID), screen.Line(string(f.Class), longestName)
-	switch f.Outcome {
-	case loop.Succeeded:
-		return join(what+" succeeded", screen.Thousands(f.Bytes)+" bytes", took(f.DurationMS))
-	case loop.Failed:
-		return join(fmt.Sprintf("%s failed (%s)", what, class), took(f.DurationMS))
-	case loop.Refused:
-		return fmt.Sprintf("%s was not called (%s)", what, class)
-	case loop.Unknown:
-		return join(what+": OUTCOME UNKNOWN, nobody knows whether it was done", took(f.DurationMS))
+func reflected(r loop.Reflection) string {
+	if r.Replaced {
+		return fmt.Sprintf("the draft of step %d was checked and replaced", r.Step)
 	}
-	return what + ": " + screen.Line(string(f.Outcome), longestName)
+	return fmt.Sprintf("the draft of step %d was checked and stays", r.Step)
+}
+
+func warned(w loop.Warning) string {
+	return fmt.Sprintf("the conversation is near the context window: about %s of %s tokens", screen.Thousands(w.Tokens), screen.Thousands(w.ContextWindow))
 }
 
 func ended(r turn.Result) string {
@@ -129,11 +167,6 @@ func ended(r turn.Result) string {
 // served names a model as the commands do.
 func served(provider, name string) string {
 	return fmt.Sprintf("%s of ModelProvider %s", screen.Line(name, longestName), screen.Line(provider, longestName))
-}
-
-// call names one call of a tool.
-func call(name, id string) string {
-	return fmt.Sprintf("%s (%s)", cmp.Or(screen.Line(name, longestName), "a tool without a name"), screen.Line(id, longestName))
 }
 
 // spent says what a request took, empty if nobody said.

@@ -18,6 +18,8 @@ var (
 	digest = regexp.MustCompile(`^[0-9a-f]{16,128}$`)
 	// amount of money.
 	amount = regexp.MustCompile(`^[0-9]{1,30}(\.[0-9]{1,30})?$`)
+	// artifact of a call, as the engine names it.
+	output = regexp.MustCompile(`^call-[0-9]{1,6}-[0-9]{1,6}$`)
 	// instant of time.
 	instant = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{5,20}(Z|[+-][0-9]{2}:[0-9]{2})$`)
 )
@@ -37,6 +39,7 @@ var (
 	aDigest  = looksLike(digest)
 	anAmount = looksLike(amount)
 	aTime    = looksLike(instant)
+	anOutput = looksLike(output)
 	aNumber  = scalar(func(value json.RawMessage) bool {
 		var n json.Number
 		return value[0] != '"' && json.Unmarshal(value, &n) == nil
@@ -56,9 +59,15 @@ var (
 	cost     = fields{"amount": anAmount, "currency": aWord}
 	revision = fields{"name": aName, "id": aName, "version": aName, "generation": aNumber}
 	calls    = each{fields{"id": callID{}, "name": toolName{}}}
+	child    = fields{"turn": aName, "usage": usage, "cost": cost}
 	message  = fields{"role": aWord, "name": aWord, "stableChars": aNumber, "toolCalls": calls, "toolCallID": callID{}}
 	tools    = each{fields{
 		"name": aName, "endsTurn": aSwitch,
+		"parameters": each{fields{"name": aName, "type": aWord, "required": aSwitch}},
+	}}
+	offers = each{fields{
+		"name": aName, "endsTurn": aSwitch, "effect": aWord, "role": aWord, "timeout": aNumber, "retryOnTimeout": aSwitch,
+		"maxCalls": aNumber, "requiresApproval": aSwitch, "trusted": aSwitch, "source": fields{"server": aName, "name": aName, "agent": aName},
 		"parameters": each{fields{"name": aName, "type": aWord, "required": aSwitch}},
 	}}
 	report = fields{
@@ -73,7 +82,7 @@ var (
 // here, nor is what holds the id of a call: renderHash is one of the part of a prompt that all Turns of an agent share.
 var kept = map[journal.Kind]rule{
 	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName},
-	journal.PreparationInput: fields{"zone": aName, "input": fields{
+	journal.PreparationInput: fields{"zone": aName, "number": aNumber, "input": fields{
 		"Agent":   fields{"Name": aName, "Thinking": aWord, "MaxMemories": aNumber, "AllowsTrusted": aSwitch},
 		"Profile": fields{"Name": aName, "ID": aName, "Version": aName, "Generation": aNumber, "Mode": aWord, "Sections": each{aWord}},
 		"Turn":    fields{"Name": aName, "Namespace": aName, "Mode": aWord, "Depth": aNumber},
@@ -85,36 +94,52 @@ var kept = map[journal.Kind]rule{
 	journal.Prepared: fields{
 		"provider": aName, "model": aName, "messages": each{message}, "tools": tools, "skills": each{fields{"key": aName}}, "report": report,
 	},
+	journal.ToolsExposed: fields{"tools": offers, "packs": offers, "leftOut": aNumber},
 	journal.ModelRequested: fields{
-		"step": aNumber, "provider": aName, "model": aName, "attempt": aNumber, "id": aName, "estimatedTokens": aNumber, "estimatedCost": cost,
+		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "attempt": aNumber, "id": aName, "estimatedTokens": aNumber, "estimatedCost": cost,
 	},
 	journal.ModelFailed: fields{
-		"step": aNumber, "provider": aName, "model": aName, "kind": aWord, "usage": usage, "cost": cost, "durationMilliseconds": aNumber,
+		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "kind": aWord, "usage": usage, "cost": cost, "durationMilliseconds": aNumber,
 		"unsent": aSwitch,
 	},
 	journal.ModelReplied: fields{
-		"step": aNumber, "provider": aName, "model": aName, "cost": cost, "durationMilliseconds": aNumber, "last": aSwitch,
+		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "cost": cost, "durationMilliseconds": aNumber, "last": aSwitch,
 		"reply": fields{"toolCalls": calls, "finishReason": aWord, "usage": usage},
 	},
+	journal.ToolRepaired: fields{"step": aNumber, "callID": callID{}, "name": toolName{}, "attempt": aNumber},
+	journal.ApprovalRequested: fields{
+		"step": aNumber, "callID": callID{}, "name": toolName{}, "requested": aTime, "expires": aTime,
+	},
+	journal.ApprovalDecided: fields{"step": aNumber, "callID": callID{}, "approved": aSwitch, "expired": aSwitch, "by": aName},
 	journal.ToolIntended: fields{
-		"step": aNumber, "callID": callID{}, "name": toolName{}, "effect": aWord, "attempt": aNumber,
+		"step": aNumber, "callID": callID{}, "name": toolName{}, "effect": aWord, "attempt": aNumber, "retry": aSwitch,
 	},
 	journal.ToolFinished: fields{
 		"step": aNumber, "callID": callID{}, "name": toolName{}, "outcome": aWord, "class": aWord, "bytes": aNumber,
-		"durationMilliseconds": aNumber,
+		"durationMilliseconds": aNumber, "artifactName": anOutput, "spent": child, "endsTurn": aSwitch,
 	},
+	journal.OutputRejected: fields{"step": aNumber},
+	journal.Compacted:      fields{"from": aNumber, "forced": aSwitch, "tokens": aNumber},
+	journal.Reflected:      fields{"step": aNumber, "replaced": aSwitch},
+	journal.ContextWarned:  fields{"tokens": aNumber, "contextWindow": aNumber},
 	journal.Finalized: fields{
 		"stop": aWord, "preparation": report, "provider": aName, "model": aName, "messageCount": aNumber,
 		"counts": fields{
 			"steps": aNumber, "modelRequests": aNumber, "modelRetries": aNumber, "toolCalls": aNumber, "unknownOutcomes": aNumber, "resumes": aNumber,
+			"toolRepairs": aNumber, "toolRetries": aNumber, "compactions": aNumber, "reflections": aNumber,
 		},
 		"record": fields{
 			"usage": usage, "cost": cost,
-			"decision": fields{"key": aName, "strategy": aWord, "promptRenderHash": aDigest},
+			"decision": fields{"key": aName, "strategy": aWord, "promptRenderHash": aDigest, "toolsUsed": each{toolName{}}},
 		},
 		"spent":    each{fields{"provider": aName, "model": aName, "usage": usage}},
 		"fallback": fields{"from": aName, "to": aName},
 		"answer":   fields{"name": aName, "bytes": aNumber},
+		"calls": each{fields{
+			"callID": callID{}, "name": toolName{}, "step": aNumber, "outcome": aWord, "durationMilliseconds": aNumber, "bytes": aNumber,
+			"artifact": anOutput, "turn": aName, "decidedBy": aName,
+		}},
+		"toolsLeftOut": aNumber, "warned": aSwitch, "subAgents": fields{"usage": usage, "cost": cost},
 	},
 	journal.SessionTurn: fields{
 		"turnUID": aName, "turnName": aName, "messages": each{message}, "usage": usage, "cost": cost, "contextTokens": aNumber,

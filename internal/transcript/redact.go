@@ -34,9 +34,11 @@ type Redactor struct {
 	key []byte
 	// tools are the names that the engine vouches for.
 	tools map[string]bool
-	// step of the entry at hand, and the places of the calls that each step asks for.
+	// step of the object at hand, and the places of the calls that each step asks for.
 	step   int
 	places map[place]string
+	// before is how many calls were made before the model was asked.
+	before int
 }
 
 // place is where the id of a call means something: endpoints use an id again in another step.
@@ -68,32 +70,33 @@ func (r *Redactor) Redact(e journal.Entry) (journal.Entry, error) {
 func (r *Redactor) learn(e journal.Entry) {
 	var said struct {
 		Step  int                     `json:"step"`
+		ID    string                  `json:"callID"`
 		Name  string                  `json:"name"`
 		Tools []struct{ Name string } `json:"tools"`
 		Reply struct {
 			ToolCalls []struct{ ID string } `json:"toolCalls"`
 		} `json:"reply"`
 	}
-	r.step = 0
 	if json.Unmarshal(e.Payload, &said) != nil {
 		return
 	}
 	switch e.Kind { //nolint:exhaustive // because the others have neither
-	case journal.Prepared:
+	case journal.Prepared, journal.ToolsExposed:
 		for _, t := range said.Tools {
 			r.tools[t.Name] = true
 		}
 	case journal.ModelReplied:
-		r.step = said.Step
 		for i, c := range said.Reply.ToolCalls {
 			if at := (place{said.Step, c.ID}); r.places[at] == "" {
 				r.places[at] = fmt.Sprintf("call %d.%d", said.Step, i+1)
 			}
 		}
 	case journal.ToolIntended:
-		r.step, r.tools[said.Name] = said.Step, true
-	case journal.ToolFinished:
-		r.step = said.Step
+		r.tools[said.Name] = true
+		if at := (place{0, said.ID}); said.Step == 0 && r.places[at] == "" { // before the model was asked: no reply names it
+			r.before++
+			r.places[at] = fmt.Sprintf("call 0.%d", r.before)
+		}
 	}
 }
 
@@ -159,6 +162,12 @@ func (r *Redactor) redact(by rule, value json.RawMessage) (json.RawMessage, erro
 
 func (r *Redactor) within(object map[string]json.RawMessage, by fields) (json.RawMessage, error) {
 	out := make(map[string]json.RawMessage, len(object))
+	if step, ok := object["step"]; ok {
+		defer func(outer int) { r.step = outer }(r.step)
+		if json.Unmarshal(step, &r.step) != nil {
+			r.step = 0
+		}
+	}
 	for name, value := range object {
 		kept, err := r.redact(by[name], value)
 		if err != nil {

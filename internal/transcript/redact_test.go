@@ -18,6 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
@@ -41,15 +42,23 @@ func payloads() map[journal.Kind]any {
 			ContextHash string   `json:"contextHash"`
 			Variables   []string `json:"variables"`
 		}{},
-		journal.Prepared:       &prepare.Prepared{},
-		journal.ModelRequested: &loop.Request{},
-		journal.ModelFailed:    &loop.Attempt{},
-		journal.ModelReplied:   &loop.Step{},
-		journal.ToolIntended:   &loop.Intent{},
-		journal.ToolFinished:   &loop.Finish{},
-		journal.Finalized:      &turn.Result{},
-		journal.SessionTurn:    &session.Turn{},
-		"some.new.kind":        &struct{ Text, Name string }{},
+		journal.Prepared:          &prepare.Prepared{},
+		journal.ModelRequested:    &loop.Request{},
+		journal.ModelFailed:       &loop.Attempt{},
+		journal.ModelReplied:      &loop.Step{},
+		journal.ToolsExposed:      &tool.Exposure{},
+		journal.ToolRepaired:      &loop.Repair{},
+		journal.ApprovalRequested: &loop.Approval{},
+		journal.ApprovalDecided:   &loop.Decision{},
+		journal.OutputRejected:    &loop.Rejection{},
+		journal.Compacted:         &loop.Compaction{},
+		journal.Reflected:         &loop.Reflection{},
+		journal.ContextWarned:     &loop.Warning{},
+		journal.ToolIntended:      &loop.Intent{},
+		journal.ToolFinished:      &loop.Finish{},
+		journal.Finalized:         &turn.Result{},
+		journal.SessionTurn:       &session.Turn{},
+		"some.new.kind":           &struct{ Text, Name string }{},
 	}
 }
 
@@ -62,6 +71,8 @@ func fill(t *testing.T, v reflect.Value, text string) {
 		return
 	case *decimal.Decimal:
 		*into = decimal.NewFromInt(4711)
+		return
+	case *tool.Caller: // which is no part of what is written
 		return
 	case *json.RawMessage:
 		said, err := json.Marshal(map[string]any{text: []any{text, map[string]int{"number": 4711}}})
@@ -138,28 +149,34 @@ func TestNoTextSurvivesRedaction(t *testing.T) {
 // survivors are the fields that keep a text which looks like a name: the whole list. A text that is added to it is one that
 // people without a right to read conversations may see.
 var survivors = []string{
-	"finalized answer.name", "finalized fallback.from", "finalized fallback.to", "finalized model",
-	"finalized preparation.contributions.name", "finalized preparation.mode", "finalized preparation.profile.id",
-	"finalized preparation.profile.name", "finalized preparation.profile.version", "finalized preparation.sections",
-	"finalized preparation.sectionsAsked", "finalized preparation.variables", "finalized provider", "finalized record.cost.currency",
-	"finalized record.decision.key", "finalized record.decision.strategy", "finalized spent.model", "finalized spent.provider", "finalized stop",
-	"model.failed cost.currency", "model.failed kind", "model.failed model", "model.failed provider",
-	"model.replied cost.currency", "model.replied model", "model.replied provider", "model.replied reply.finishReason",
-	"model.requested estimatedCost.currency", "model.requested id", "model.requested model", "model.requested provider",
-	"preparation.input input.Agent.Name", "preparation.input input.Agent.Thinking", "preparation.input input.Model",
-	"preparation.input input.Profile.ID", "preparation.input input.Profile.Mode", "preparation.input input.Profile.Name",
-	"preparation.input input.Profile.Sections", "preparation.input input.Profile.Version", "preparation.input input.Provider",
-	"preparation.input input.Tools.name", "preparation.input input.Tools.parameters.name", "preparation.input input.Tools.parameters.type",
+	"approval.decided by", "finalized answer.name", "finalized calls.decidedBy", "finalized calls.outcome", "finalized calls.turn",
+	"finalized fallback.from", "finalized fallback.to", "finalized model", "finalized preparation.contributions.name",
+	"finalized preparation.mode", "finalized preparation.profile.id", "finalized preparation.profile.name",
+	"finalized preparation.profile.version", "finalized preparation.sections", "finalized preparation.sectionsAsked",
+	"finalized preparation.variables", "finalized provider", "finalized record.cost.currency", "finalized record.decision.key",
+	"finalized record.decision.strategy", "finalized spent.model", "finalized spent.provider", "finalized stop",
+	"finalized subAgents.cost.currency", "model.failed cost.currency", "model.failed kind", "model.failed model",
+	"model.failed provider", "model.failed purpose", "model.replied cost.currency", "model.replied model", "model.replied provider",
+	"model.replied purpose", "model.replied reply.finishReason", "model.requested estimatedCost.currency", "model.requested id",
+	"model.requested model", "model.requested provider", "model.requested purpose", "preparation.input input.Agent.Name",
+	"preparation.input input.Agent.Thinking", "preparation.input input.Model", "preparation.input input.Profile.ID",
+	"preparation.input input.Profile.Mode", "preparation.input input.Profile.Name", "preparation.input input.Profile.Sections",
+	"preparation.input input.Profile.Version", "preparation.input input.Provider", "preparation.input input.Tools.name",
+	"preparation.input input.Tools.parameters.name", "preparation.input input.Tools.parameters.type",
 	"preparation.input input.Turn.Mode", "preparation.input input.Turn.Name", "preparation.input input.Turn.Namespace",
-	"preparation.input zone",
-	"prepared messages.name", "prepared messages.role", "prepared messages.toolCalls.name", "prepared model", "prepared provider", "prepared report.contributions.name", "prepared report.mode",
-	"prepared report.profile.id", "prepared report.profile.name", "prepared report.profile.version", "prepared report.sections",
-	"prepared report.sectionsAsked", "prepared report.variables", "prepared skills.key", "prepared tools.name",
-	"prepared tools.parameters.name", "prepared tools.parameters.type",
-	"prompt.rendered id", "prompt.rendered name", "prompt.rendered variables", "prompt.rendered version",
-	"run.started executor", "run.started name", "run.started namespace",
-	"session.turn cost.currency", "session.turn messages.name", "session.turn messages.role", "session.turn turnName", "session.turn turnUID",
-	"tool.finished class", "tool.finished outcome", "tool.intended effect", "tool.intended name",
+	"preparation.input zone", "prepared messages.name", "prepared messages.role", "prepared messages.toolCalls.name", "prepared model",
+	"prepared provider", "prepared report.contributions.name", "prepared report.mode", "prepared report.profile.id",
+	"prepared report.profile.name", "prepared report.profile.version", "prepared report.sections", "prepared report.sectionsAsked",
+	"prepared report.variables", "prepared skills.key", "prepared tools.name", "prepared tools.parameters.name",
+	"prepared tools.parameters.type", "prompt.rendered id", "prompt.rendered name", "prompt.rendered variables",
+	"prompt.rendered version", "run.started executor", "run.started name", "run.started namespace", "session.turn cost.currency",
+	"session.turn messages.name", "session.turn messages.role", "session.turn turnName", "session.turn turnUID", "tool.finished class",
+	"tool.finished outcome", "tool.finished spent.cost.currency", "tool.finished spent.turn", "tool.intended effect",
+	"tool.intended name", "tools.exposed packs.effect", "tools.exposed packs.name", "tools.exposed packs.parameters.name",
+	"tools.exposed packs.parameters.type", "tools.exposed packs.role", "tools.exposed packs.source.agent",
+	"tools.exposed packs.source.name", "tools.exposed packs.source.server", "tools.exposed tools.effect", "tools.exposed tools.name",
+	"tools.exposed tools.parameters.name", "tools.exposed tools.parameters.type", "tools.exposed tools.role",
+	"tools.exposed tools.source.agent", "tools.exposed tools.source.name", "tools.exposed tools.source.server",
 }
 
 func TestWhatLooksLikeANameSurvivesInListedFieldsOnly(t *testing.T) {
@@ -345,5 +362,36 @@ func TestRedactRefusesNothingAndHidesTheUnexpected(t *testing.T) {
 				t.Errorf("%s: Redact(%s) is %s, want %s", tc.reason, tc.payload, got, tc.want)
 			}
 		})
+	}
+}
+
+func TestCallsBeforeTheModelWasAskedAreNamedToo(t *testing.T) {
+	t.Parallel()
+	r := transcript.NewRedactor()
+	for _, id := range []string{"pack-1", "pack-1", "pack-2"} {
+		redacted(t, r, journal.Entry{Kind: journal.ToolIntended, Payload: json.RawMessage(`{"step":0,"callID":"` + id + `","name":"find"}`)})
+	}
+	got := legible(redacted(t, r, journal.Entry{Kind: journal.ToolFinished, Payload: json.RawMessage(`{"step":0,"callID":"pack-2","name":"find"}`)}))
+	if want := `{"callID":"call 0.2","name":"find","step":0}`; got != want {
+		t.Errorf("want %s, have %s", want, got)
+	}
+}
+
+func TestCallsOfAResultAreNamedByTheirOwnStep(t *testing.T) {
+	t.Parallel()
+	r := transcript.NewRedactor()
+	for _, payload := range []string{
+		`{"step":1,"reply":{"toolCalls":[{"id":"c","name":"get_ticket"}]}}`,
+		`{"step":2,"reply":{"toolCalls":[{"id":"d","name":"get_ticket"},{"id":"c","name":"get_ticket"}]}}`,
+	} {
+		redacted(t, r, journal.Entry{Kind: journal.ModelReplied, Payload: json.RawMessage(payload)})
+	}
+	redacted(t, r, journal.Entry{Kind: journal.ToolsExposed, Payload: json.RawMessage(`{"nonce":"n","tools":[{"name":"get_ticket"}]}`)})
+	got := legible(redacted(t, r, journal.Entry{Kind: journal.Finalized, Payload: json.RawMessage(
+		`{"calls":[{"callID":"c","name":"get_ticket","step":1},{"callID":"c","name":"get_ticket","step":2,"artifact":"call-2-2"},{"callID":"c","name":"invented","artifact":"Ann.Miller"}]}`)}))
+	want := `{"calls":[{"callID":"call 1.1","name":"get_ticket","step":1},{"artifact":"call-2-2","callID":"call 2.2","name":"get_ticket","step":2},` +
+		`{"artifact":` + marker("Ann.Miller") + `,"callID":` + marker("c") + `,"name":` + marker("invented") + `}]}`
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want each call named by its place in its step, and artifacts by the names that the engine gives; -want +have:\n%s", diff)
 	}
 }

@@ -56,6 +56,8 @@ func (w *Writer) text(e journal.Entry) (string, error) {
 			w.agent = m.Input.Agent.Name
 			return ""
 		})
+	case journal.ToolsExposed:
+		return of(e, offered)
 	case journal.Prepared:
 		return of(e, w.prepared)
 	}
@@ -74,8 +76,20 @@ func body(e journal.Entry) (string, error) {
 		return of(e, func(a loop.Attempt) string { return quoted(a.Stack) })
 	case journal.ModelReplied:
 		return of(e, reply)
+	case journal.ToolRepaired:
+		return of(e, repair)
+	case journal.ApprovalRequested:
+		return of(e, func(a loop.Approval) string { return Arguments(a.Arguments) })
+	case journal.ApprovalDecided:
+		return of(e, func(d loop.Decision) string { return quoted(d.Reason) })
 	case journal.ToolFinished:
 		return of(e, outcome)
+	case journal.OutputRejected:
+		return of(e, func(r loop.Rejection) string { return quoted(r.Message) })
+	case journal.Compacted:
+		return of(e, func(c loop.Compaction) string { return quoted(c.Summary) })
+	case journal.Reflected:
+		return of(e, replacement)
 	case journal.Finalized:
 		return of(e, totals)
 	}
@@ -133,6 +147,9 @@ func row(name, value string) string { return fmt.Sprintf("  %-8s %s\n", name, va
 
 func reply(s loop.Step) string {
 	var b strings.Builder
+	if s.Reply.Reasoning != "" {
+		b.WriteString("  thought\n" + quoted(s.Reply.Reasoning))
+	}
 	b.WriteString(quoted(s.Reply.Text))
 	for _, c := range s.Reply.ToolCalls {
 		b.WriteString(row("call", call(c.Name, c.ID)) + quoted(c.Arguments))
@@ -140,19 +157,27 @@ func reply(s loop.Step) string {
 	return b.String()
 }
 
-func outcome(f loop.Finish) string {
-	text := quoted(f.Content)
-	if f.Artifact != "" {
-		text += row("whole", "artifact "+screen.Line(f.Artifact, longestName))
+// replacement is the answer that took the place of a draft.
+func replacement(r loop.Reflection) string {
+	if !r.Replaced {
+		return ""
 	}
-	return text + quoted(f.Stack)
+	return quoted(r.Text)
 }
 
 func totals(r turn.Result) string {
 	c := r.Counts
 	parts := []string{number(c.Steps, "step"), number(c.ModelRequests, "model request") + more(c.ModelRetries, "repeated")}
 	if c.ToolCalls > 0 || c.UnknownOutcomes > 0 {
-		parts = append(parts, number(c.ToolCalls, "tool call")+more(c.UnknownOutcomes, "of UNKNOWN outcome"))
+		parts = append(parts, number(c.ToolCalls, "tool call")+more(c.ToolRetries, "repeated")+more(c.UnknownOutcomes, "of UNKNOWN outcome"))
+	}
+	for _, n := range []struct {
+		count int
+		what  string
+	}{{c.ToolRepairs, "repair"}, {c.Compactions, "summary"}, {c.Reflections, "check"}} {
+		if n.count > 0 {
+			parts = append(parts, number(n.count, n.what))
+		}
 	}
 	if c.Resumes > 0 {
 		parts = append(parts, "resumed "+number(c.Resumes, "time"))
@@ -164,6 +189,13 @@ func totals(r turn.Result) string {
 		took += fmt.Sprintf(", cost %s %s", screen.Line(cost.Amount, longestName), screen.Line(cost.Currency, longestName))
 	}
 	b.WriteString(row("took", took))
+	if s := r.SubAgents; s != nil {
+		took := tokens(s.Usage)
+		if s.Cost != nil {
+			took += fmt.Sprintf(", cost %s %s", screen.Line(s.Cost.Amount, longestName), screen.Line(s.Cost.Currency, longestName))
+		}
+		b.WriteString(row("agents", took))
+	}
 	if f := r.Fallback; f != nil {
 		b.WriteString(row("fallback", fmt.Sprintf("%s answered in place of %s", screen.Line(f.To, longestName), screen.Line(f.From, longestName))))
 	}
@@ -182,6 +214,9 @@ func totals(r turn.Result) string {
 func number(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
+	}
+	if stem, ok := strings.CutSuffix(what, "y"); ok {
+		what = stem + "ie"
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }

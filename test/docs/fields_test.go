@@ -18,6 +18,8 @@ var kinds = map[string]string{
 	"promptprofiles": "docs/promptprofiles.md",
 	"modelproviders": "docs/modelproviders.md",
 	"sessions":       "docs/sessions.md",
+	"toolservers":    "docs/toolservers.md",
+	"toolapprovals":  "docs/toolapprovals.md",
 	"turns":          "docs/turns.md",
 }
 

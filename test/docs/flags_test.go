@@ -41,7 +41,7 @@ func TestTheHelpOfTheCommandLineIsOnItsPage(t *testing.T) {
 	for _, cmd := range commandLine().Commands() {
 		switch cmd.Name() {
 		case "help":
-		case "render", "run", "logs":
+		case "render", "run", "logs", "approve", "cancel":
 			// What the page shows has no space at the ends of lines.
 			for line := range strings.Lines(help(t, cmd)) {
 				if line = strings.TrimRight(line, " \n"); line != "" && !strings.Contains(page, line) {

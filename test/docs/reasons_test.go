@@ -12,9 +12,12 @@ import (
 
 // pagesOf maps how the comment of a group of constants begins to the pages that must name each of the group.
 var pagesOf = map[string][]string{
-	"Conditions of every kind but Turn":  {"docs/agents.md", "docs/promptprofiles.md", "docs/modelproviders.md", "docs/sessions.md"},
+	"Conditions of every kind but Turn": {
+		"docs/agents.md", "docs/promptprofiles.md", "docs/modelproviders.md", "docs/sessions.md", "docs/toolservers.md",
+	},
 	"Conditions that any kind may have":  {"docs/turns.md"},
 	"Reasons of a ModelProvider's":       {"docs/modelproviders.md"},
+	"Reasons of a ToolServer's":          {"docs/toolservers.md"},
 	"Reasons of a PromptProfile's":       {"docs/promptprofiles.md"},
 	"Conditions and reasons of an Agent": {"docs/agents.md"},
 	"Reasons of a Session's":             {"docs/sessions.md"},

@@ -90,6 +90,7 @@ func expectWhole(set *manifest.Set, turn *v1alpha1.Turn) {
 		Expect(ok).To(BeTrue(), "ConfigMap %q must be there", ref.Name)
 		Expect(configMap.Data).To(HaveKey(ref.Key))
 	}
+	expectTools(set, agent)
 	for _, m := range agent.Spec.Models {
 		provider, ok := set.ModelProvider(turn.Namespace, m.ProviderRef.Name)
 		Expect(ok).To(BeTrue(), "ModelProvider %q must be there", m.ProviderRef.Name)
@@ -98,6 +99,21 @@ func expectWhole(set *manifest.Set, turn *v1alpha1.Turn) {
 			Expect(ok).To(BeTrue(), "Secret %q must be there", ref.Name)
 			Expect(secret.Data).To(HaveKey(ref.Key))
 		}
+	}
+}
+
+// expectTools asserts that the servers and sub-agents of an agent are in the same folder, and theirs.
+func expectTools(set *manifest.Set, agent *v1alpha1.Agent) {
+	GinkgoHelper()
+	for _, t := range agent.Spec.Tools {
+		if t.ServerRef != nil {
+			_, ok := set.ToolServer(agent.Namespace, t.ServerRef.Name)
+			Expect(ok).To(BeTrue(), "ToolServer %q must be there", t.ServerRef.Name)
+			continue
+		}
+		sub, ok := set.Agent(agent.Namespace, t.AgentRef.Name)
+		Expect(ok).To(BeTrue(), "sub-agent %q must be there", t.AgentRef.Name)
+		expectTools(set, sub)
 	}
 }
 

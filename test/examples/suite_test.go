@@ -1,5 +1,5 @@
 // Package examples_test applies what readers are shown (every manifest under examples/ and every one in a page) to a real
-// API server, and reads it as the command line does.
+// API server, and reads it as the command line does. The example with tools runs to its end.
 package examples_test
 
 import (
@@ -9,12 +9,20 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// apiClient speaks to the API server of the suite. BeforeSuite sets it.
-var apiClient client.Client
+// The control plane of the suite. BeforeSuite sets them; no test changes them.
+var (
+	apiConfig *rest.Config
+	apiClient client.Client
+)
 
 func TestExamples(t *testing.T) {
 	RegisterFailHandler(Fail)
@@ -28,9 +36,15 @@ var _ = BeforeSuite(func() {
 		CRDDirectoryPaths:     []string{filepath.Join(root, "config", "crd", "bases")},
 		ErrorIfCRDPathMissing: true,
 	}
-	config, err := controlPlane.Start()
+	ctrl.SetLogger(GinkgoLogr)
+	klog.SetLogger(GinkgoLogr)
+	var err error
+	apiConfig, err = controlPlane.Start()
 	Expect(err).NotTo(HaveOccurred(), "the control plane must start")
 	DeferCleanup(func() { Expect(controlPlane.Stop()).To(Succeed()) })
-	apiClient, err = client.New(config, client.Options{})
+	apiConfig.QPS = -1
+	scheme, err := manager.Scheme()
+	Expect(err).NotTo(HaveOccurred())
+	apiClient, err = client.New(apiConfig, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
 })

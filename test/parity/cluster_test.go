@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,6 +23,8 @@ type cluster struct {
 	kubectl interface {
 		Run(args ...string) (stdout, stderr io.Reader, err error)
 	}
+	// kubeconfig is the path of one of an administrator.
+	kubeconfig string
 	// dataDir is the manager's, where its journal is.
 	dataDir string
 }
@@ -45,7 +49,14 @@ func startCluster(t *testing.T) cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := cluster{kubectl: kubectl, dataDir: t.TempDir()}
+	config, err := admin.KubeConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := cluster{kubectl: kubectl, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), dataDir: t.TempDir()}
+	if err := os.WriteFile(c.kubeconfig, config, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	c.must(t, "create", "namespace", "capstan-system")
 	runManager(t, cfg, c.dataDir)
 	return c
@@ -58,6 +69,7 @@ func runManager(t *testing.T, cfg *rest.Config, dataDir string) {
 	options := manager.Options{
 		DataDir: dataDir, Namespace: "capstan-system", ExecutorName: "capstan-0", MaxConcurrentTurns: 10,
 		MetricsBindAddress: "0", HealthProbeBindAddress: "0", LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 60,
+		ToolAllowCIDRs: []string{"127.0.0.0/8", "::1/128"},
 	}
 	go func() { done <- manager.Run(ctx, options, cfg, logr.Discard()) }()
 	t.Cleanup(func() {
@@ -68,15 +80,31 @@ func runManager(t *testing.T, cfg *rest.Config, dataDir string) {
 	})
 }
 
-// run applies a folder in a namespace of its own and returns its one Turn when that has ended.
+// run applies a folder in a namespace of its own and returns its one Turn when that has ended. Calls that wait for a decision
+// are approved.
 func (c cluster) run(t *testing.T, namespace, dir string) *v1alpha1.Turn {
 	t.Helper()
 	// The command line takes objects without a namespace to be in default; the name does not bear on the outcome.
 	c.must(t, "create", "namespace", namespace)
 	c.must(t, "apply", "--namespace", namespace, "-f", dir)
-	c.must(t, "wait", "--namespace", namespace, "--for=jsonpath={.status.completionTime}", "turn", "--all", "--timeout=60s")
-	name := strings.TrimSpace(c.must(t, "get", "turn", "--namespace", namespace, "-o", "name"))
+	name := strings.TrimSpace(c.must(t, "get", "-f", filepath.Join(dir, "turn.yaml"), "--namespace", namespace, "-o", "name"))
+	if strings.Contains(text(t, open(t, filepath.Join(dir, "agents.yaml"))), "requireApproval") {
+		c.must(t, "wait", "--namespace", namespace, "--for=jsonpath={.status.pendingApprovals}", name, "--timeout=60s")
+		_, bare, _ := strings.Cut(name, "/")
+		capstan(t, "approve", bare, "-y", "--namespace", namespace, "--kubeconfig", c.kubeconfig)
+	}
+	c.must(t, "wait", "--namespace", namespace, "--for=jsonpath={.status.completionTime}", name, "--timeout=60s")
 	return read[v1alpha1.Turn](t, []byte(c.must(t, "get", name, "--namespace", namespace, "-o", "json")))
+}
+
+// open returns the content of a file; nothing of one that is not there.
+func open(t *testing.T, path string) io.Reader {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return bytes.NewReader(data)
 }
 
 func (c cluster) must(t *testing.T, args ...string) string {

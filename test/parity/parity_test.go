@@ -16,10 +16,12 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
 	"github.com/capstan-dev/capstan/internal/cli"
 )
 
-// outcome is what must be the same: all but times, names of executors, and what they are hashed into.
+// outcome is what must be the same: all but times, names of executors and of people, ids that the model draws, and what they are
+// hashed into.
 type outcome struct {
 	Reason     string
 	StopReason v1alpha1.StopReason
@@ -27,13 +29,25 @@ type outcome struct {
 	Usage      *v1alpha1.Usage
 	Decision   *v1alpha1.Decision
 	Steps      *v1alpha1.StepCounts
+	ToolCalls  []v1alpha1.ToolCallRecord
+	SubAgents  *v1alpha1.Usage
 	Prepared   v1alpha1.Preparation
 }
 
 func outcomeOf(t *v1alpha1.Turn) outcome {
 	o := outcome{
 		Reason: t.StateReason(), StopReason: t.Status.StopReason, Result: t.Status.Result, Usage: t.Status.Usage,
-		Decision: t.Status.Decision, Steps: t.Status.Steps,
+		Decision: t.Status.Decision, Steps: t.Status.Steps, SubAgents: t.Status.SubAgentUsage,
+	}
+	for _, c := range t.Status.ToolCalls {
+		c.CallID, c.DurationMilliseconds = "", 0
+		if c.Turn != "" {
+			c.Turn = "a child"
+		}
+		if c.DecidedBy != "" {
+			c.DecidedBy = "somebody"
+		}
+		o.ToolCalls = append(o.ToolCalls, c)
 	}
 	if p := t.Status.Preparation; p != nil {
 		o.Prepared = *p
@@ -67,10 +81,11 @@ func TestExamplesEndAlikeWithAndWithoutACluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Run(name, func(t *testing.T) {
-			dir := copyOf(t, folder, model.URL+"/v1")
+			// Tickets are closed once: each run has its own.
+			dir := copyOf(t, folder, model.URL+"/v1", serveTickets(t))
 			namespace := strings.ReplaceAll(name, string(filepath.Separator), "-")
 			turn := c.run(t, namespace, dir)
-			without := outcomeOf(runWithout(t, dir))
+			without := outcomeOf(runWithout(t, copyOf(t, folder, model.URL+"/v1", serveTickets(t))))
 			with := outcomeOf(turn)
 			if diff := cmp.Diff(with, without); diff != "" {
 				t.Errorf("the same manifests end otherwise: -cluster +capstan run:\n%s", diff)
@@ -79,8 +94,39 @@ func TestExamplesEndAlikeWithAndWithoutACluster(t *testing.T) {
 				t.Error("the Turn has no promptRenderHash")
 			}
 			c.expectPromptOfRender(t, turn, namespace, dir)
+			if name == "tools" {
+				expectTools(t, with)
+			}
 		})
 	}
+}
+
+// expectTools fails unless a Turn has used all that there is of tools, so that there is something to compare.
+func expectTools(t *testing.T, o outcome) {
+	t.Helper()
+	var approved, delegated, before bool
+	for _, c := range o.ToolCalls {
+		approved, delegated, before = approved || c.DecidedBy != "", delegated || c.Turn != "", before || c.Step == 0
+	}
+	if !approved || !delegated || !before || o.SubAgents == nil || o.Decision == nil || len(o.Decision.ToolsUsed) == 0 {
+		t.Errorf("want calls before the model is asked, of a sub-agent, and with approval, have %+v", o)
+	}
+}
+
+// serveTickets serves the tools of examples/tools and returns their URL.
+func serveTickets(t *testing.T) string {
+	t.Helper()
+	desk, err := tickets.NewDesk(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := httptest.NewServer(tickets.Handler(desk, nil))
+	t.Cleanup(func() {
+		_ = web.Listener.Close()     // so that the manager, which holds on to a server, does not come back
+		web.CloseClientConnections() // which it keeps open to hear of changes: Close would wait for it
+		web.Close()
+	})
+	return web.URL + "/mcp"
 }
 
 // examples is the folder of all examples.
@@ -102,8 +148,8 @@ func folders(t *testing.T) []string {
 	return all
 }
 
-// copyOf copies manifests with the address of a model server into a new folder.
-func copyOf(t *testing.T, folder, baseURL string) string {
+// copyOf copies manifests with the addresses of a model server and of a server of tools into a new folder.
+func copyOf(t *testing.T, folder, baseURL, toolsURL string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 	if err != nil || len(files) == 0 {
@@ -116,6 +162,7 @@ func copyOf(t *testing.T, folder, baseURL string) string {
 			t.Fatal(err)
 		}
 		text := strings.ReplaceAll(string(data), "http://127.0.0.1:8089/v1", baseURL)
+		text = strings.ReplaceAll(text, "http://127.0.0.1:8090/mcp", toolsURL)
 		if err := os.WriteFile(filepath.Join(dir, filepath.Base(file)), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -123,18 +170,26 @@ func copyOf(t *testing.T, folder, baseURL string) string {
 	return dir
 }
 
-// runWithout runs the one Turn of a folder by the command line.
+// runWithout runs the one Turn of a folder by the command line, at a terminal at which somebody says yes: the Turn waits for that
+// as it does in a cluster.
 func runWithout(t *testing.T, dir string) *v1alpha1.Turn {
 	t.Helper()
-	return read[v1alpha1.Turn](t, capstan(t, "run", "-f", dir, "-o", "json"))
+	return read[v1alpha1.Turn](t, typed(t, "y\n", "run", "-f", dir, "-o", "json"))
 }
 
 // capstan returns what a command prints.
 func capstan(t *testing.T, args ...string) []byte {
 	t.Helper()
+	return typed(t, "", args...)
+}
+
+// typed is capstan at a terminal at which somebody types; nothing is typed where there is none.
+func typed(t *testing.T, text string, args ...string) []byte {
+	t.Helper()
 	var out, errOut bytes.Buffer
 	code := cli.Execute(t.Context(), cli.Environment{
-		Program: "capstan", In: strings.NewReader(""), Out: &out, Err: &errOut, LookupEnv: os.LookupEnv, Now: time.Now,
+		Program: "capstan", In: strings.NewReader(text), Out: &out, Err: &errOut, LookupEnv: os.LookupEnv, Now: time.Now,
+		InIsTerminal: text != "", ErrIsTerminal: text != "",
 	}, args)
 	if code != 0 {
 		t.Fatalf("capstan %s ended with %d:\n%s", strings.Join(args, " "), code, &errOut)

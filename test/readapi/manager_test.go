@@ -118,6 +118,7 @@ func (s *stage) run(ctx context.Context) {
 		DataDir: GinkgoT().TempDir(), Namespace: s.namespace, ExecutorName: s.namespace + "-0", WatchNamespaces: []string{s.namespace},
 		MaxConcurrentTurns: 10, MetricsBindAddress: "0", HealthProbeBindAddress: "0", ReadBindAddress: "127.0.0.1:0",
 		LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 1,
+		ToolAllowCIDRs: []string{"127.0.0.0/8", "::1/128"},
 	}
 	Expect(o.Validate()).To(Succeed())
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -17,10 +17,11 @@ const (
 // answer is what a rule replies to one request.
 type answer struct {
 	// text is nil for a reply of tool calls only.
-	text   *string
-	calls  []wireToolCall
-	finish FinishReason
-	usage  wireUsage
+	text      *string
+	reasoning string
+	calls     []wireToolCall
+	finish    FinishReason
+	usage     wireUsage
 }
 
 // answer computes the reply to a request.
@@ -41,6 +42,10 @@ func (r *compiledRule) answer(v View, req *completionRequest) (answer, error) {
 		}
 		a.text = &text
 	}
+	var err error
+	if a.reasoning, err = render(r.reasoning, v); err != nil {
+		return answer{}, fmt.Errorf("failed to render reply.reasoning: %w", err)
+	}
 	for i, call := range r.Reply.ToolCalls {
 		arguments, err := render(r.arguments[i], v)
 		if err != nil {
@@ -60,13 +65,7 @@ func (r *compiledRule) answer(v View, req *completionRequest) (answer, error) {
 
 // usage estimates the tokens of a request and its answer, and applies the rule's overrides.
 func (r *compiledRule) usage(req *completionRequest, a answer) wireUsage {
-	var prompt, reply []string
-	for _, m := range req.Messages {
-		prompt = append(prompt, m.text())
-		for _, call := range m.ToolCalls {
-			prompt = append(prompt, call.Function.Name, valueOr(call.Function.Arguments, ""))
-		}
-	}
+	var reply []string
 	if a.text != nil {
 		reply = append(reply, *a.text)
 	}
@@ -74,14 +73,26 @@ func (r *compiledRule) usage(req *completionRequest, a answer) wireUsage {
 		reply = append(reply, call.Function.Name, call.Function.Arguments)
 	}
 	override := r.Reply.Usage
-	reasoning := valueOr(override.ReasoningTokens, 0)
+	reasoning := valueOr(override.ReasoningTokens, estimateTokens(a.reasoning))
 	var u wireUsage
-	u.PromptTokens = valueOr(override.PromptTokens, estimateTokens(prompt...))
+	u.PromptTokens = valueOr(override.PromptTokens, req.promptTokens())
 	u.CompletionTokens = valueOr(override.CompletionTokens, estimateTokens(reply...)+reasoning)
 	u.TotalTokens = u.PromptTokens + u.CompletionTokens
 	u.PromptDetails.CachedTokens = valueOr(override.CachedTokens, 0)
 	u.CompletionDetails.ReasoningTokens = reasoning
 	return u
+}
+
+// promptTokens estimates the tokens of the messages of a request.
+func (r *completionRequest) promptTokens() int {
+	var prompt []string
+	for _, m := range r.Messages {
+		prompt = append(prompt, m.text())
+		for _, call := range m.ToolCalls {
+			prompt = append(prompt, call.Function.Name, valueOr(call.Function.Arguments, ""))
+		}
+	}
+	return estimateTokens(prompt...)
 }
 
 func valueOr[T any](value *T, otherwise T) T {

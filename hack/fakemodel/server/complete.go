@@ -60,15 +60,19 @@ func newRequest(now time.Time, r *http.Request, body []byte, req *completionRequ
 	if !json.Valid(body) {
 		kept, _ = json.Marshal(string(body)) // a string always encodes
 	}
+	var format ResponseFormat
+	if req.ResponseFormat != nil {
+		format = req.ResponseFormat.Type
+	}
 	return &Request{
 		Received: now, Authorized: authorized, Header: header, ClientRequestID: header.Get("X-Client-Request-Id"), Body: kept,
-		Model: req.Model, Stream: req.Stream, Rule: -1,
+		Model: req.Model, Stream: req.Stream, ResponseFormat: format, Rule: -1,
 	}
 }
 
 // refused answers requests that no rule decides on, in the order in which a real server looks at them.
 func (x *exchange) refused(readErr, decodeErr error) bool {
-	invalid := x.req.invalid()
+	invalid, tooLong := x.req.invalid(), x.rules.tooLong(&x.req)
 	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](readErr)
 	badRequest := wireError{Type: typeInvalidRequest}
 	switch {
@@ -86,6 +90,8 @@ func (x *exchange) refused(readErr, decodeErr error) bool {
 		x.fail(OutcomeInvalidRequest, http.StatusBadRequest, *invalid)
 	case !x.rules.serves(x.req.Model):
 		x.fail(OutcomeUnknownModel, http.StatusNotFound, unknownModel(x.req.Model))
+	case tooLong != nil:
+		x.fail(OutcomeInvalidRequest, http.StatusBadRequest, *tooLong)
 	default:
 		return false
 	}
@@ -143,12 +149,9 @@ func (x *exchange) respond() {
 		finish = nil
 	}
 	body := x.envelope("chat.completion")
-	body.Choices = []wireChoice{{
-		Message: &replyMessage{
-			Role: "assistant", Content: x.answer.text, Annotations: []struct{}{}, ToolCalls: x.answer.calls,
-		},
-		FinishReason: finish,
-	}}
+	message := &replyMessage{Role: "assistant", Content: x.answer.text, Annotations: []struct{}{}, ToolCalls: x.answer.calls}
+	message.think(x.rule.Reply.ReasoningField, x.answer.reasoning)
+	body.Choices = []wireChoice{{Message: message, FinishReason: finish}}
 	body.Usage = x.answer.usage.raw()
 	switch {
 	case fault.CutAfterChunks != nil:

@@ -6,6 +6,9 @@ type Config struct {
 	APIKeys []string `json:"apiKeys,omitempty"`
 	// Models are the model names that are served and listed. Empty: any name is served, and the list of models is empty.
 	Models []string `json:"models,omitempty"`
+	// ContextTokens is the context window: a request whose messages are estimated at more tokens is refused with 400
+	// context_length_exceeded, before any rule is asked. 1 or more; unset: no bound.
+	ContextTokens *int `json:"contextTokens,omitempty"`
 	// Rules are tried in order; the first that matches decides. When none does, the answer repeats the last user message.
 	Rules []Rule `json:"rules,omitempty"`
 }
@@ -39,6 +42,9 @@ type When struct {
 	ToolMessages *int `json:"toolMessages,omitempty"`
 	// HasTools says whether the request offers tools.
 	HasTools *bool `json:"hasTools,omitempty"`
+	// ResponseFormat is the type of the answer that the request asks for: text (also where it says nothing), json_object or
+	// json_schema.
+	ResponseFormat ResponseFormat `json:"responseFormat,omitempty"`
 }
 
 // Reply is what the model says.
@@ -46,6 +52,12 @@ type Reply struct {
 	// Text is a Go text/template over a View, with the functions that the package documentation lists. Unset: the default
 	// answer, or no text at all when there are tool calls. An empty text gives an empty answer.
 	Text *string `json:"text,omitempty"`
+	// Reasoning is a template like Text: what the model thinks before it answers, streamed before the answer. Its tokens are
+	// counted among those of the completion. Unset: none.
+	Reasoning *string `json:"reasoning,omitempty"`
+	// ReasoningField is the name under which reasoning is sent: reasoning_content or reasoning, as servers differ. Unset:
+	// reasoning_content.
+	ReasoningField ReasoningField `json:"reasoningField,omitempty"`
 	// FinishReason is stop, length, tool_calls or content_filter. Unset: tool_calls if there are any, length if the answer was
 	// cut to the request's token limit, else stop.
 	FinishReason FinishReason `json:"finishReason,omitempty"`
@@ -81,7 +93,8 @@ type UsageOverride struct {
 	CompletionTokens *int `json:"completionTokens,omitempty"`
 	// CachedTokens is the part of the prompt tokens that is said to come from a cache.
 	CachedTokens *int `json:"cachedTokens,omitempty"`
-	// ReasoningTokens is added to the estimate of the completion tokens and reported among their details.
+	// ReasoningTokens is added to the estimate of the completion tokens and reported among their details. Unset: the estimate for
+	// the reply's reasoning.
 	ReasoningTokens *int `json:"reasoningTokens,omitempty"`
 }
 
@@ -114,6 +127,28 @@ type Fault struct {
 	// Rubbish answers 200 with something that is no completion.
 	Rubbish Rubbish `json:"rubbish,omitempty"`
 }
+
+// ResponseFormat is the type of the answer that a request asks for, in the words of the wire format.
+type ResponseFormat string
+
+const (
+	// ResponseText is any text.
+	ResponseText ResponseFormat = "text"
+	// ResponseJSONObject is a JSON object.
+	ResponseJSONObject ResponseFormat = "json_object"
+	// ResponseJSONSchema is JSON that fits a schema.
+	ResponseJSONSchema ResponseFormat = "json_schema"
+)
+
+// ReasoningField is where a server sends the text of a model's reasoning.
+type ReasoningField string
+
+const (
+	// ReasoningContentField is the name that most servers use.
+	ReasoningContentField ReasoningField = "reasoning_content"
+	// ReasoningPlainField is the name that others use.
+	ReasoningPlainField ReasoningField = "reasoning"
+)
 
 // FinishReason is why a model stopped, in the words of the wire format.
 type FinishReason string

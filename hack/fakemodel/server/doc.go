@@ -13,8 +13,9 @@
 // one who runs the server: GET /_fake/stats ([Stats]), GET /_fake/requests (a list of [Request]), GET /_fake/billing (a list of
 // [Bill]), PUT /_fake/rules (a rules file that replaces all of the present one), POST /_fake/reset.
 //
-// Requests are checked as the real API does: the names and schemas of tools, and that each call of a tool is answered exactly
-// once, right behind the assistant's message that makes it. Anything else is a 400 in the real API's words.
+// Requests are checked as the real API does: the names and schemas of tools and of the answer, the length of the messages where
+// contextTokens bounds it, and that each call of a tool is answered exactly once, right behind the assistant's message that makes
+// it. Anything else is a 400 in the real API's words.
 //
 // # Rules files
 //
@@ -23,8 +24,9 @@
 //
 //	apiKeys: [demo-key]           # bearer tokens that are accepted; none: no key is asked for
 //	models: [demo-small]          # any other is answered with 404 model_not_found; none: all are served
+//	contextTokens: 8000           # a longer prompt is answered with 400 context_length_exceeded
 //	rules:
-//	- when: {contains: weather}   # model, contains, matches, systemContains, anyContains, toolMessages, hasTools
+//	- when: {contains: weather}   # model, contains, matches, systemContains, anyContains, toolMessages, hasTools, responseFormat
 //	  times: 1                    # the first match only: the client's next request falls through to the rules below
 //	  reply:
 //	    toolCalls:
@@ -39,6 +41,9 @@
 //	  fault: {hang: AfterHeaders}
 //	- when: {systemContains: "You translate"}
 //	  reply: {text: "{{ len .System }} system texts, {{ .Count \"user\" }} messages of the user"}
+//
+//	- when: {responseFormat: json_schema}
+//	  reply: {text: '{"capital": "Oslo"}', reasoning: "Norway, then.", reasoningField: reasoning}
 //
 // [When], [Reply] and [Fault] describe every field. Token counts are estimates: four characters are a token, rounded up.
 //

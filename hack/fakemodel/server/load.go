@@ -38,14 +38,15 @@ func ParseConfig(data []byte) (Config, error) {
 	}
 	// The rules are decoded one by one, because only then can an error name the rule's index.
 	var file struct {
-		APIKeys []string          `json:"apiKeys"`
-		Models  []string          `json:"models"`
-		Rules   []json.RawMessage `json:"rules"`
+		APIKeys       []string          `json:"apiKeys"`
+		Models        []string          `json:"models"`
+		ContextTokens *int              `json:"contextTokens"`
+		Rules         []json.RawMessage `json:"rules"`
 	}
 	if err := decodeStrict(asJSON, &file); err != nil {
 		return Config{}, err
 	}
-	cfg := Config{APIKeys: file.APIKeys, Models: file.Models}
+	cfg := Config{APIKeys: file.APIKeys, Models: file.Models, ContextTokens: file.ContextTokens}
 	for i, raw := range file.Rules {
 		var rule Rule
 		if err := decodeStrict(raw, &rule); err != nil {

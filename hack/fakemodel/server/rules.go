@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,8 +28,9 @@ type compiledRule struct {
 	// index is the rule's place in the file, -1 for the default rule.
 	index   int
 	matches *regexp.Regexp
-	// text is nil for an answer without text.
+	// text is nil for an answer without text, reasoning for one without reasoning.
 	text      *template.Template
+	reasoning *template.Template
 	arguments []*template.Template
 	// used counts matches, for Times.
 	used atomic.Int64
@@ -45,6 +47,9 @@ func compile(cfg Config) (*ruleset, error) {
 	byDefault, err := compileRule(-1, Rule{})
 	if err != nil {
 		return nil, err
+	}
+	if n := cfg.ContextTokens; n != nil && *n < 1 {
+		return nil, fmt.Errorf("contextTokens: must be 1 or more, not %d", *n)
 	}
 	set := &ruleset{cfg: cfg, byDefault: byDefault}
 	for i, rule := range cfg.Rules {
@@ -74,6 +79,11 @@ func compileRule(index int, rule Rule) (*compiledRule, error) {
 	}
 	if text != nil {
 		if compiled.text, err = parseTemplate("reply.text", *text); err != nil {
+			return nil, err
+		}
+	}
+	if rule.Reply.Reasoning != nil {
+		if compiled.reasoning, err = parseTemplate("reply.reasoning", *rule.Reply.Reasoning); err != nil {
 			return nil, err
 		}
 	}
@@ -139,6 +149,7 @@ func (r *compiledRule) holds(v View) bool {
 		(r.matches == nil || r.matches.MatchString(v.User)) &&
 		valueOr(w.ToolMessages, v.ToolMessages) == v.ToolMessages &&
 		valueOr(w.HasTools, len(v.Tools) > 0) == (len(v.Tools) > 0) &&
+		cmp.Or(w.ResponseFormat, v.ResponseFormat) == v.ResponseFormat &&
 		(w.SystemContains == "" || slices.ContainsFunc(v.System, contains(w.SystemContains))) &&
 		(w.AnyContains == "" || slices.ContainsFunc(v.Messages, func(m Message) bool {
 			return strings.Contains(m.Content, w.AnyContains)
@@ -156,6 +167,16 @@ func (s *ruleset) reset() {
 	for _, rule := range s.rules {
 		rule.used.Store(0)
 	}
+}
+
+// tooLong refuses a request that is longer than the context window, in the real API's words; nil for one that fits.
+func (s *ruleset) tooLong(req *completionRequest) *wireError {
+	limit, tokens := valueOr(s.cfg.ContextTokens, math.MaxInt), req.promptTokens()
+	if tokens <= limit {
+		return nil
+	}
+	return refuse("messages", "context_length_exceeded",
+		"This model's maximum context length is %d tokens. However, your messages resulted in %d tokens. Please reduce the length of the messages.", limit, tokens)
 }
 
 // serves says whether a model of that name is served.

@@ -80,6 +80,8 @@ type Request struct {
 	Model string `json:"model"`
 	// Stream says whether a stream was asked for.
 	Stream bool `json:"stream"`
+	// ResponseFormat is the type of the answer that was asked for; empty where the request says nothing. The body has its schema.
+	ResponseFormat ResponseFormat `json:"responseFormat,omitempty"`
 	// Rule is the index of the rule that decided, -1 if none did.
 	Rule int `json:"rule"`
 	// Outcome is how the request ended, empty while it is in flight.

@@ -30,7 +30,7 @@ func (x *exchange) stream() {
 		role.Content = new("")
 	}
 	// The role goes out at once, so that a client sees the time to the first byte that the rule says.
-	if !s.send(role, nil) || !s.flush() || !s.content() || !s.toolCalls() {
+	if !s.send(role, nil) || !s.flush() || !s.reasoning() || !s.content() || !s.toolCalls() {
 		return
 	}
 	fault := x.rule.Fault
@@ -55,6 +55,19 @@ func (x *exchange) stream() {
 func (x *exchange) startEvents() {
 	x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	x.w.Header().Set("Cache-Control", "no-cache")
+}
+
+// reasoning sends what the model thinks, and says whether to go on.
+func (s *eventStream) reasoning() bool {
+	reply := s.x.rule.Reply
+	for piece := range chunks(s.x.answer.reasoning, cmp.Or(reply.ChunkChars, defaultChunkChars)) {
+		var thought replyDelta
+		thought.think(reply.ReasoningField, piece)
+		if !s.next() || !s.send(thought, nil) {
+			return false
+		}
+	}
+	return true
 }
 
 // content sends the text, and says whether to go on.

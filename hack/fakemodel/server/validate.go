@@ -27,12 +27,13 @@ func (w When) validate() error {
 	if w.ToolMessages != nil && *w.ToolMessages < 0 {
 		return fmt.Errorf("when.toolMessages: must be 0 or more, not %d", *w.ToolMessages)
 	}
-	return nil
+	return oneOf("when.responseFormat", w.ResponseFormat, ResponseText, ResponseJSONObject, ResponseJSONSchema)
 }
 
 func (r Reply) validate() error {
 	errs := []error{
 		oneOf("reply.finishReason", r.FinishReason, FinishStop, FinishLength, FinishToolCalls, FinishContentFilter),
+		oneOf("reply.reasoningField", r.ReasoningField, ReasoningContentField, ReasoningPlainField),
 		within("reply.chunkChars", r.ChunkChars, 0, 1<<20),
 		within("reply.repeat", r.Repeat, 0, maxRepeat),
 	}

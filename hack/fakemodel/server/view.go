@@ -24,6 +24,8 @@ type View struct {
 	ToolMessages int
 	// Tools are the names of the functions that the request offers, in order.
 	Tools []string
+	// ResponseFormat is the type of the answer that the request asks for; text where it says nothing.
+	ResponseFormat ResponseFormat
 	// Stream says whether the client asked for a stream.
 	Stream bool
 }
@@ -63,7 +65,7 @@ func (v View) Count(role string) int {
 
 // newView arranges a request for templates and conditions.
 func newView(number int64, req *completionRequest) View {
-	v := View{Request: number, Model: req.Model, Stream: req.Stream}
+	v := View{Request: number, Model: req.Model, Stream: req.Stream, ResponseFormat: req.format()}
 	for _, m := range req.Messages {
 		text := m.text()
 		v.Messages = append(v.Messages, Message{Role: m.Role, Name: m.Name, Content: text, ToolCallID: m.ToolCallID})
@@ -86,7 +88,7 @@ func newView(number int64, req *completionRequest) View {
 // are loaded and not when a client asks.
 func sampleView() View {
 	const text = "Hello"
-	return View{Request: 1, Model: "sample", User: text, Messages: []Message{{Role: "user", Content: text}}}
+	return View{Request: 1, Model: "sample", User: text, ResponseFormat: ResponseText, Messages: []Message{{Role: "user", Content: text}}}
 }
 
 // functions are what templates have beside text/template's own.

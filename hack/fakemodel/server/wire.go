@@ -22,7 +22,8 @@ type completionRequest struct {
 	StreamOptions       struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
-	Tools []wireTool `json:"tools"`
+	Tools          []wireTool          `json:"tools"`
+	ResponseFormat *wireResponseFormat `json:"response_format"`
 }
 
 // maxTokens is the limit of the answer in tokens, 0 for none.
@@ -52,7 +53,7 @@ func (r *completionRequest) invalid() *wireError {
 			return refuse(fmt.Sprintf("messages[%d].role", i), "", "The role %q is unknown.", m.Role)
 		}
 	}
-	return cmp.Or(invalidTools(r.Tools), invalidToolMessages(r.Messages))
+	return cmp.Or(invalidTools(r.Tools), invalidToolMessages(r.Messages), r.ResponseFormat.invalid())
 }
 
 type wireMessage struct {
@@ -143,17 +144,33 @@ type wireChoice struct {
 }
 
 type replyMessage struct {
-	Role        string         `json:"role"`
-	Content     *string        `json:"content"`
-	Refusal     *string        `json:"refusal"`
+	Role    string  `json:"role"`
+	Content *string `json:"content"`
+	Refusal *string `json:"refusal"`
+	thought
 	Annotations []struct{}     `json:"annotations"`
 	ToolCalls   []wireToolCall `json:"tool_calls,omitempty"`
 }
 
 type replyDelta struct {
+	thought
 	Role      string         `json:"role,omitempty"`
 	Content   *string        `json:"content,omitempty"`
 	ToolCalls []wireToolCall `json:"tool_calls,omitempty"`
+}
+
+// thought is the text of a model's reasoning, under one of two names. Neither is OpenAI's.
+type thought struct {
+	ReasoningContent string `json:"reasoning_content,omitempty"`
+	Reasoning        string `json:"reasoning,omitempty"`
+}
+
+func (t *thought) think(field ReasoningField, text string) {
+	if field == ReasoningPlainField {
+		t.Reasoning = text
+		return
+	}
+	t.ReasoningContent = text
 }
 
 type wireUsage struct {

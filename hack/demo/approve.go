@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// approver is who decides about calls: a ServiceAccount, since the control plane knows no people.
+const approver = "grace"
+
+// allowApprovals installs what decisions need: the role of who may decide, somebody who has it, and the policy that takes nobody's
+// word for who they are.
+func (d *demo) allowApprovals(ctx context.Context) error {
+	for _, args := range [][]string{
+		{"apply", "-f", filepath.Join(d.config, "rbac", "approver_role.yaml")},
+		{"apply", "-k", filepath.Join(d.config, "policy")},
+	} {
+		if _, err := d.kubectl(ctx, args...); err != nil {
+			return err
+		}
+	}
+	name := metav1.ObjectMeta{Namespace: turnNamespace, Name: approver}
+	account := &corev1.ServiceAccount{ObjectMeta: name}
+	if err := d.api.Create(ctx, account); err != nil {
+		return fmt.Errorf("failed to create ServiceAccount %q: %w", approver, err)
+	}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: name,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "capstan-approver"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: turnNamespace, Name: approver}},
+	}
+	if err := d.api.Create(ctx, binding); err != nil {
+		return fmt.Errorf("failed to bind the role of approvers: %w", err)
+	}
+	var token authenticationv1.TokenRequest
+	if err := d.api.SubResource("token").Create(ctx, account, &token); err != nil {
+		return fmt.Errorf("failed to make a token for %q: %w", approver, err)
+	}
+	d.token = token.Status.Token
+	return nil
+}
+
+// approve lets the calls be made that a Turn waits for, by the command line, as a person would, and shows what it shows.
+func (d *demo) approve(ctx context.Context, turn *v1alpha1.Turn) error {
+	shown := fmt.Sprintf("%s approve %s --yes --token \"$GRACE\"", d.capstan, turn.Name)
+	cmd := exec.CommandContext(ctx, d.capstan, "approve", turn.Name, "--yes", "--token", d.token)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+d.cluster.Kubeconfig)
+	output, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("failed to run %s: %w: %s", shown, err, strings.TrimSpace(string(output)))
+	}
+	d.print("\n$ %s\n%s\n", shown, output)
+	return nil
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
+)
+
+const (
+	// headerTimeout bounds how long a client may take over its headers.
+	headerTimeout = 10 * time.Second
+	// gracePeriod is how long calls under way may take to finish after a signal.
+	gracePeriod = 5 * time.Second
+)
+
+func newCommand() *cobra.Command {
+	var listen, data string
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:   "toolserver",
+		Short: "Serve the tickets of a small helpdesk as tools, over MCP",
+		Long: "toolserver serves the tickets of a small helpdesk as tools, over the Model Context Protocol (streamable HTTP) at\n" +
+			"/mcp: search_tickets, get_ticket, close_ticket, add_note, hand_over and ticket_context. GET /tickets shows all\n" +
+			"tickets. They are in memory, and as they were in the beginning after a restart. Nothing asks for a key: listen\n" +
+			"on a loopback address.",
+		Example:       "  toolserver --listen 127.0.0.1:8090\n\n  curl -s http://127.0.0.1:8090/tickets",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			if quiet {
+				log = slog.New(slog.DiscardHandler)
+			}
+			return run(cmd.Context(), listen, data, log)
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8090", "address to listen on; port 0 picks a free one")
+	cmd.Flags().StringVar(&data, "data", "", "file with the tickets to begin with (JSON); default: those of the demo")
+	cmd.Flags().BoolVar(&quiet, "quiet", false, "do not log calls")
+	return cmd
+}
+
+// run serves until ctx ends. It fails on a bad file before it listens.
+func run(ctx context.Context, listen, data string, log *slog.Logger) error {
+	desk, err := deskOf(data)
+	if err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+	if err != nil {
+		return fmt.Errorf("failed to listen on --listen %q: %w", listen, err)
+	}
+	log.Info("Serving tools", "url", "http://"+listener.Addr().String()+"/mcp", "tickets", len(desk.Tickets()))
+	return serve(ctx, listener, tickets.Handler(desk, log))
+}
+
+func deskOf(path string) (*tickets.Desk, error) {
+	if path == "" {
+		return tickets.NewDesk(nil)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read --data: %w", err)
+	}
+	return tickets.NewDesk(data)
+}
+
+// serve answers until ctx ends. Streams that clients hold open end then; calls under way may finish.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: headerTimeout,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("failed to serve: %w", err)
+	case <-ctx.Done():
+	}
+	// ctx has ended already, so the time to stop in is counted apart from it.
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
+	defer cancel()
+	err := server.Shutdown(stopping)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = server.Close()
+	}
+	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
+		err = errors.Join(err, end)
+	}
+	if err != nil {
+		return fmt.Errorf("failed to stop: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+var listening = regexp.MustCompile(`url=(http://\S+)`)
+
+func TestServesUntilItIsStopped(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	read, written := io.Pipe()
+	cmd := newCommand()
+	cmd.SetArgs([]string{"--listen", "127.0.0.1:0"})
+	cmd.SetErr(written)
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(cmd.ExecuteContext(ctx), written.Close()) }()
+	lines := bufio.NewScanner(read)
+	if !lines.Scan() {
+		t.Fatalf("it said nothing and ended: %v", <-ended)
+	}
+	url := listening.FindStringSubmatch(lines.Text())
+	if url == nil {
+		t.Fatalf("it did not say where it listens: %s", lines.Text())
+	}
+	go func() {
+		for lines.Scan() { // what it logs must not block it
+		}
+	}()
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url[1]}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := session.ListTools(t.Context(), nil); err != nil {
+		t.Errorf("list: %v", err)
+	}
+	// The client's stream is open, and must not hold the server up.
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	_ = session.Close() // its server has gone
+}
+
+func TestBadArgumentsAreTold(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.json")
+	if err := os.WriteFile(bad, []byte("no"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		"failed to read --data":                     {"--data", bad + ".none"},
+		"failed to read the tickets":                {"--data", bad},
+		`failed to listen on --listen "nowhere:no"`: {"--listen", "nowhere:no"},
+	} {
+		cmd := newCommand()
+		cmd.SetArgs(args)
+		cmd.SetErr(io.Discard)
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%v: error %v, want one with %q", args, err, want)
+		}
+	}
+}

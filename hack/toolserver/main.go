@@ -1,0 +1,21 @@
+// Command toolserver serves the tickets of a small helpdesk as tools, over the Model Context Protocol. It stands in for a
+// server of tools in the demo; tests import package tickets beside it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := newCommand().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "toolserver: %v\n", err)
+		os.Exit(1)
+	}
+}

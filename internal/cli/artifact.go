@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/screen"
+)
+
+func addArtifactFlag(cmd *cobra.Command, artifact *string) {
+	cmd.Flags().StringVar(artifact, "artifact", "", "print the content of an artifact instead, by its `NAME` or its SHA-256")
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("artifact", cobra.NoFileCompletions))
+}
+
+// content prints an artifact.
+func (j *journals) content(ctx context.Context, turn, artifact string) (err error) {
+	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer release()
+	defer context.AfterFunc(watched, release)()
+	r, err := j.open(watched, turn)
+	if err != nil {
+		return interruptedOr(watched, err)
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	return interruptedOr(watched, j.printArtifact(watched, r, artifact))
+}
+
+func (j *journals) printArtifact(ctx context.Context, r journalReader, artifact string) error {
+	sha256, err := hashOf(ctx, r, artifact)
+	if err != nil {
+		return fail(ExitFailed, fmt.Errorf("--artifact: %w", err))
+	}
+	body, err := r.artifact(ctx, sha256)
+	if err != nil {
+		return fail(ExitFailed, fmt.Errorf("--artifact: %w", err))
+	}
+	defer body.Close() //nolint:errcheck // because it was only read
+	if j.env.OutIsTerminal {
+		return j.env.printSafely(body)
+	}
+	if _, err := io.Copy(stdout{j.env}, body); err != nil {
+		return fail(ExitFailed, fmt.Errorf("--artifact: %w", err))
+	}
+	return nil
+}
+
+// sha256Form is what no name of an artifact looks like.
+var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// hashOf returns the SHA-256 of an artifact that a journal names.
+func hashOf(ctx context.Context, r journalReader, artifact string) (string, error) {
+	if sha256Form.MatchString(artifact) {
+		return artifact, nil
+	}
+	var names []string
+	for e, err := range r.entries(ctx, readapi.Query{}) {
+		if err != nil {
+			return "", explained(err)
+		}
+		name, sha256, err := artifactOf(e)
+		if err != nil {
+			return "", fmt.Errorf("failed to read entry %d (%q): %w", e.Seq, e.Kind, err)
+		}
+		if name == artifact && name != "" {
+			return sha256, nil
+		}
+		if name != "" {
+			names = append(names, screen.Line(name, longestID))
+		}
+	}
+	if len(names) == 0 {
+		return "", fmt.Errorf("the Turn has no artifact %q: it has none by now", artifact)
+	}
+	return "", fmt.Errorf("the Turn has no artifact %q: it has %s", artifact, strings.Join(names, ", "))
+}
+
+// artifactOf is the artifact that an entry names for people; empty for most.
+func artifactOf(e journal.Entry) (name, sha256 string, err error) {
+	switch e.Kind { //nolint:exhaustive // because the others name none
+	case journal.ToolFinished:
+		var f loop.Finish
+		err = json.Unmarshal(e.Payload, &f)
+		return f.ArtifactName, f.Artifact, err
+	case journal.Finalized:
+		var r turn.Result
+		if err = json.Unmarshal(e.Payload, &r); err == nil && r.Answer != nil {
+			return r.Answer.Name, r.Answer.SHA256, nil
+		}
+	}
+	return "", "", err
+}
+
+// printSafely prints what may be anything on a terminal.
+func (e Environment) printSafely(r io.Reader) error {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return fail(ExitFailed, fmt.Errorf("--artifact: %w", err))
+	}
+	return e.print(e.forScreen(string(data)))
+}

@@ -1,0 +1,237 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/canonical"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/screen"
+)
+
+// decisions are about calls of one Turn.
+type decisions struct {
+	*decider
+	api   client.Client
+	turn  *v1alpha1.Turn
+	calls []v1alpha1.PendingApproval
+	// who decides, as the API server knows them.
+	who string
+}
+
+// turnOf gets a Turn.
+func turnOf(ctx context.Context, api client.Client, namespace, name string) (*v1alpha1.Turn, error) {
+	var t v1alpha1.Turn
+	err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &t)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fail(ExitFailed, fmt.Errorf("there is no Turn %s/%s", namespace, name))
+	case err != nil:
+		return nil, fail(ExitFailed, fmt.Errorf("failed to get Turn %s/%s: %w", namespace, name, err))
+	}
+	return &t, nil
+}
+
+// whoAmI returns the name by which the API server knows who asks.
+func whoAmI(ctx context.Context, api client.Client) (string, error) {
+	var review authenticationv1.SelfSubjectReview
+	if err := api.Create(ctx, &review); err != nil {
+		return "", fail(ExitFailed, fmt.Errorf("failed to ask the API server who you are: %w", err))
+	}
+	return review.Status.UserInfo.Username, nil
+}
+
+// decide shows the calls, asks, and creates the decisions.
+func (c *decisions) decide(ctx context.Context) error {
+	arguments, unread := c.arguments(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	groups := [][]v1alpha1.PendingApproval{c.calls}
+	if !c.all {
+		groups = nil
+		for _, p := range c.calls {
+			groups = append(groups, []v1alpha1.PendingApproval{p})
+		}
+	}
+	ask := newAsker(c.env)
+	var undecided []error
+	for _, group := range groups {
+		err := c.decideTogether(ctx, ask, group, arguments, unread)
+		if ctx.Err() != nil || errors.Is(err, errNoReply) {
+			c.env.tell("") // the question has no end of line yet
+			return fail(ExitFailed, err)
+		}
+		undecided = append(undecided, err)
+	}
+	if err := errors.Join(undecided...); err != nil {
+		return fail(ExitFailed, err)
+	}
+	return nil
+}
+
+// decideTogether decides about calls by one reply.
+func (c *decisions) decideTogether(ctx context.Context, ask *asker, group []v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error) error {
+	names := make([]string, 0, len(group))
+	for _, p := range group {
+		names = append(names, screen.Line(p.CallID, longestID))
+		shown, err := c.seen(p, arguments, unread)
+		if err != nil {
+			return err
+		}
+		c.env.tell("%s", strings.TrimSuffix(c.show(p, shown), "\n"))
+	}
+	if !c.yes {
+		ok, err := ask.yes(ctx, fmt.Sprintf("%s as %s?", c.verb.name, screen.Exact(c.who)))
+		if err != nil {
+			return fmt.Errorf("nothing was decided about %s: %w", strings.Join(names, ", "), err)
+		}
+		if !ok {
+			return fmt.Errorf("nothing was decided about %s", strings.Join(names, ", "))
+		}
+	}
+	var failed []error
+	for _, p := range group {
+		failed = append(failed, c.create(ctx, p))
+	}
+	return errors.Join(failed...)
+}
+
+// seen returns the arguments of a call, nil for those that cannot be read and need not be: who denies a call need not know them,
+// nor who does not want to be asked. That the journal has others than the status says is no matter of reading: it is wrong.
+func (c *decisions) seen(p v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error) (json.RawMessage, error) {
+	if found, ok := arguments[callKey(p.Step, p.CallID, p.ArgumentsHash)]; ok {
+		return found, nil
+	}
+	why, need := unread, !c.unseen && c.verb.decision == v1alpha1.ApprovalApproved
+	if why == nil {
+		why = errors.New("the journal has none with the hash that the Turn's status has: it may be damaged, or in another store")
+	}
+	if !need || (c.yes && unread != nil) {
+		c.env.tell("note: the arguments of %s cannot be shown: %s", screen.Line(p.CallID, longestID), why)
+		return nil, nil //nolint:nilnil,nilerr // because they need not be known
+	}
+	return nil, fmt.Errorf("the arguments of %s cannot be read, so nothing was approved: %w; to approve them unseen, by the hash %s, say --without-arguments",
+		screen.Line(p.CallID, longestID), why, p.ArgumentsHash)
+}
+
+// callKey names a call with its arguments.
+func callKey(step int32, callID, hash string) string {
+	return fmt.Sprintf("%d/%s/%s", step, hash, callID)
+}
+
+// argumentsHash is the SHA-256 of arguments, as the engine makes it.
+func argumentsHash(arguments json.RawMessage) string {
+	data, err := canonical.JSON(arguments)
+	if err != nil {
+		data = arguments
+	}
+	return canonical.Sum(data)
+}
+
+// inStatus is the id of a call as a status has it.
+func inStatus(callID string) string {
+	const most = 128 // of the schema
+	if id := []rune(callID); len(id) > most {
+		return string(id[:most])
+	}
+	return callID
+}
+
+// arguments reads those of the calls that wait from the Turn's journal. Each is what its hash says: nobody between can put
+// others in their place.
+func (c *decisions) arguments(ctx context.Context) (found map[string]json.RawMessage, err error) {
+	reader, err := c.cluster.open(ctx, c.env, c.turn.Namespace, c.turn.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, reader.close()) }()
+	found = map[string]json.RawMessage{}
+	for e, err := range reader.entries(ctx, readapi.Query{}) {
+		if err != nil {
+			return found, explained(err)
+		}
+		if e.Kind != journal.ApprovalRequested {
+			continue
+		}
+		var a loop.Approval
+		if err := json.Unmarshal(e.Payload, &a); err != nil {
+			return found, fmt.Errorf("failed to read entry %d (%q): %w", e.Seq, e.Kind, err)
+		}
+		found[callKey(int32(a.Step), inStatus(a.CallID), argumentsHash(a.Arguments))] = a.Arguments //nolint:gosec // because a step is at most 1000, and any other is found by nobody
+	}
+	if r, ok := reader.(*remote); ok && r.uid != "" && r.uid != string(c.turn.UID) {
+		return nil, fmt.Errorf("the journal is that of another Turn of this name, with UID %s", r.uid)
+	}
+	return found, nil
+}
+
+// create writes a decision down.
+func (c *decisions) create(ctx context.Context, p v1alpha1.PendingApproval) error {
+	a := c.approval(p)
+	err := c.api.Create(ctx, a)
+	what := fmt.Sprintf("call %s (%s) of Turn %s/%s", screen.Line(p.CallID, longestID), screen.Line(p.Name, longestID), c.turn.Namespace, c.turn.Name)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return c.already(ctx, a, what)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%q may not decide about the %s: %w; it takes create on toolapprovals of capstan.dev, as this gives: "+
+			"kubectl create rolebinding approver -n %s --clusterrole capstan-approver --user %s", c.who, what, err, c.turn.Namespace, c.who)
+	case err != nil:
+		return fmt.Errorf("failed to decide about the %s: %w", what, err)
+	}
+	a.APIVersion, a.Kind = v1alpha1.GroupVersion.String(), kindToolApproval // which the client takes away
+	return c.env.printObject(a, toolApprovals, fmt.Sprintf("%s was %s by %s", what, c.verb.done, c.who), c.output)
+}
+
+// toolApprovals is the resource, as kubectl names it.
+const toolApprovals = "toolapproval.capstan.dev"
+
+// approval is the object that holds the decision. Its name is the same whoever decides: the first decision is the one.
+func (c *decisions) approval(p v1alpha1.PendingApproval) *v1alpha1.ToolApproval {
+	const digits, longest = 16, 253
+	key := fmt.Sprintf("%s/%s", c.turn.UID, callKey(p.Step, p.CallID, p.ArgumentsHash))
+	name := c.turn.Name[:min(len(c.turn.Name), longest-digits-1)]
+	return &v1alpha1.ToolApproval{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.turn.Namespace, Name: strings.TrimRight(name, "-.") + "-" + canonical.Sum([]byte(key))[:digits],
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: kindTurn, Name: c.turn.Name, UID: c.turn.UID,
+			}},
+		},
+		Spec: v1alpha1.ToolApprovalSpec{
+			TurnRef: v1alpha1.ObjectReference{Name: c.turn.Name}, TurnUID: string(c.turn.UID), Step: p.Step, CallID: p.CallID,
+			ArgumentsHash: p.ArgumentsHash, Decision: c.verb.decision, Reason: c.reason, DecidedBy: c.who,
+		},
+	}
+}
+
+// already says what was decided before. The same decision once more is none that failed.
+func (c *decisions) already(ctx context.Context, a *v1alpha1.ToolApproval, what string) error {
+	var before v1alpha1.ToolApproval
+	if err := c.api.Get(ctx, client.ObjectKeyFromObject(a), &before); err != nil {
+		return fmt.Errorf("somebody has decided about the %s already; failed to see what: %w", what, err)
+	}
+	said := fmt.Sprintf("%s was %s already, by %s at %s", what, strings.ToLower(string(before.Spec.Decision)),
+		screen.Line(before.Spec.DecidedBy, longestID), before.CreationTimestamp.UTC().Format("2006-01-02T15:04:05Z"))
+	if before.Spec.Reason != "" {
+		said += ": " + screen.Line(before.Spec.Reason, longestReason)
+	}
+	if before.Spec.Decision != c.verb.decision {
+		return errors.New(said)
+	}
+	before.APIVersion, before.Kind = v1alpha1.GroupVersion.String(), kindToolApproval
+	return c.env.printObject(&before, toolApprovals, said, c.output)
+}

@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/toolbox"
+	"github.com/capstan-dev/capstan/internal/toolservers"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// toolbox has the tools of a Turn's Agent.
+func (j *job) toolbox(w *work) *toolbox.Box {
+	box := w.box(w.turn, j.servers)
+	box.Call = func(agent string) tool.Caller { return &subAgent{job: j, parent: w, agent: agent} }
+	return box
+}
+
+// box has the tools of the project's Agent, for a Turn. Its sub-agents cannot be called.
+func (p *project) box(t *v1alpha1.Turn, servers toolbox.Servers) *toolbox.Box {
+	box := &toolbox.Box{
+		Agent: p.agent, MaxDepth: v1alpha1.MaxDepth(t.Spec.Limits, p.agent.Spec.Limits), Servers: servers,
+		Server: func(_ context.Context, name string) (*v1alpha1.ToolServer, error) {
+			server, ok := p.set.ToolServer(t.Namespace, name)
+			return server, goneUnless(ok, kindToolServer, name)
+		},
+		SubAgent: func(_ context.Context, name string) (*v1alpha1.Agent, error) {
+			agent, ok := p.set.Agent(t.Namespace, name)
+			return agent, goneUnless(ok, kindAgent, name)
+		},
+	}
+	if t.Spec.Depth != nil {
+		box.Depth = int(*t.Spec.Depth)
+	}
+	return box
+}
+
+// goneUnless is the error for an object that the manifests lack. That they have all was checked before.
+func goneUnless(held bool, kind, name string) error {
+	if held {
+		return nil
+	}
+	return apierrors.NewNotFound(schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: kind}, name)
+}
+
+// reachable are connections to ToolServers that tell of those that cannot be reached.
+type reachable struct {
+	*toolservers.Cache
+	tell func(string)
+
+	mu   sync.Mutex
+	told map[string]bool
+}
+
+// Tools returns the tools of a server now. One that is out of reach has none: there is no status that would know them.
+func (s *reachable) Tools(ctx context.Context, server *v1alpha1.ToolServer) ([]tool.Tool, error) {
+	listing, err := s.Discover(ctx, server)
+	if err == nil {
+		return listing.Tools, nil
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.told == nil {
+		s.told = map[string]bool{}
+	}
+	if name := server.Namespace + "/" + server.Name; !s.told[name] {
+		s.told[name] = true
+		s.tell(fmt.Sprintf("note: the tools of ToolServer %s are not offered: %s", name, err))
+	}
+	return nil, nil
+}
+
+// subAgent makes calls of another Agent: each is a Turn of its own, which runs here while the one that calls is parked.
+type subAgent struct {
+	job    *job
+	parent *work
+	agent  string
+}
+
+// Call makes the child, or finds it, and returns its answer, or a *tool.Pending while it has none.
+func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
+	var arguments struct {
+		Task    string `json:"task"`
+		Context string `json:"context"`
+	}
+	if err := json.Unmarshal(c.Arguments, &arguments); err != nil {
+		return tool.Result{}, &tool.Error{Class: tool.InvalidArguments, Message: `the arguments must be {"task": "...", "context": "..."}, with context left out if there is none`, Err: err}
+	}
+	t, err := translate.Child(translate.ChildCall{
+		Parent: s.parent.turn, Caller: s.parent.agent, Agent: s.agent, Step: c.Step, CallID: c.CallID,
+		Task: arguments.Task, Context: arguments.Context, Left: c.Left,
+	})
+	if err != nil {
+		return tool.Result{}, err
+	}
+	child, err := s.child(ctx, t)
+	switch {
+	case err != nil:
+		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: "the sub-agent cannot run: " + err.Error(), Err: err}
+	case child.result == nil:
+		return tool.Result{}, &tool.Pending{Turn: t.Name}
+	}
+	return child.outcome()
+}
+
+// child is the work of a call, the same when the call is made again.
+func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (*work, error) {
+	s.parent.mu.Lock()
+	defer s.parent.mu.Unlock()
+	if known := s.parent.children[t.Name]; known != nil {
+		return known, nil
+	}
+	t.UID, t.Generation = uidOf([]byte(string(s.parent.turn.UID)+"/"+t.Name)), 1
+	before, err := s.job.store.past(ctx, string(t.UID))
+	if err != nil {
+		return nil, err
+	}
+	member := s.parent.team[s.agent]
+	if member == nil {
+		return nil, fmt.Errorf("the manifests have no Agent %q", s.agent)
+	}
+	p := *member
+	p.turn = t
+	b := boundAfter(before, s.job.clock())
+	b.write(t, before)
+	w, err := s.job.begin(&p, t, b)
+	if err != nil {
+		return nil, err
+	}
+	s.parent.children[t.Name] = w
+	return w, nil
+}
+
+// outcome is what became of a child.
+func (w *work) outcome() (tool.Result, error) {
+	spent := translate.Spent(w.turn)
+	end := meta.FindStatusCondition(w.turn.Status.Conditions, v1alpha1.ConditionSucceeded)
+	if end.Status == metav1.ConditionTrue {
+		return tool.Result{Content: w.result.Text, Spent: spent}, nil
+	}
+	message := fmt.Sprintf("the sub-agent did not succeed (%s): %s", end.Reason, end.Message)
+	if w.result.Text != "" {
+		message += "\nIts answer by then:\n" + w.result.Text
+	}
+	return tool.Result{Spent: spent}, &tool.Error{Class: tool.Failed, Message: message}
+}

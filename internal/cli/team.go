@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/secrets"
+)
+
+// assemble finds the Agent's ToolServers, its sub-agents, their profiles, and so on, each once. As in a cluster, all must be
+// there before anything is done.
+func (p *project) assemble() error {
+	p.team = map[string]*project{}
+	return p.join(p.team)
+}
+
+// join adds the Agent and all that it may hand work on to.
+func (p *project) join(team map[string]*project) error {
+	team[p.agent.Name] = p
+	for i, entry := range p.agent.Spec.Tools {
+		field := func(ref string) string { return fmt.Sprintf("spec.tools[%d].%s.name", i, ref) }
+		if ref := entry.ServerRef; ref != nil {
+			if _, ok := p.set.ToolServer(p.turn.Namespace, ref.Name); !ok {
+				return fail(ExitFailed, p.missing(kindAgent, p.agent.Name, field("serverRef"), kindToolServer, ref.Name))
+			}
+		}
+		ref := entry.AgentRef
+		if ref == nil || team[ref.Name] != nil {
+			continue
+		}
+		agent, ok := p.set.Agent(p.turn.Namespace, ref.Name)
+		if !ok {
+			return fail(ExitFailed, p.missing(kindAgent, p.agent.Name, field("agentRef"), kindAgent, ref.Name))
+		}
+		member := *p
+		member.agent, member.session = agent, nil
+		if err := member.findProfile(); err != nil {
+			return err
+		}
+		if err := member.join(team); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// findProfile finds the PromptProfile of the Agent.
+func (p *project) findProfile() error {
+	var ok bool
+	ref := p.agent.Spec.PromptProfileRef.Name
+	if p.profile, ok = p.set.PromptProfile(p.turn.Namespace, ref); !ok {
+		return fail(ExitFailed, p.missing(kindAgent, p.agent.Name, "spec.promptProfileRef.name", kindPromptProfile, ref))
+	}
+	return nil
+}
+
+// servers are the ToolServers of the Agent, in the order of its tools.
+func (p *project) servers() []*v1alpha1.ToolServer {
+	var all []*v1alpha1.ToolServer
+	for _, entry := range p.agent.Spec.Tools {
+		if entry.ServerRef == nil {
+			continue
+		}
+		if s, ok := p.set.ToolServer(p.turn.Namespace, entry.ServerRef.Name); ok {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// checkSecrets fails if a ToolServer of the Agent lacks a Secret. In a cluster its calls would fail; here somebody can mend it.
+func (p *project) checkSecrets(ctx context.Context) error {
+	read := secrets.Reader(p.readSecret)
+	for _, s := range p.servers() {
+		_, err := read.Headers(ctx, s.Namespace, s.Spec.Headers)
+		if ref := s.Spec.CredentialsRef; ref != nil && err == nil {
+			_, err = read.Header(ctx, s.Namespace, *ref)
+		}
+		if s.Spec.TLS != nil && err == nil {
+			_, err = read.CABundle(ctx, s.Namespace, s.Spec.TLS.CABundleRef)
+		}
+		if err != nil {
+			return fail(ExitFailed, p.noSecret(kindToolServer, s.Name, err))
+		}
+	}
+	return nil
+}

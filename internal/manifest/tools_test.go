@@ -1,0 +1,111 @@
+package manifest_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manifest"
+)
+
+const (
+	toolServer = `apiVersion: capstan.dev/v1alpha1
+kind: ToolServer
+metadata: {name: tickets}
+spec:
+  type: MCP
+  mcp: {url: "http://tickets.tools:8080/mcp"}
+  tools: [{name: close_ticket, effect: Destructive}]
+`
+	toolApproval = `apiVersion: capstan.dev/v1alpha1
+kind: ToolApproval
+metadata: {name: first-1}
+spec: {turnRef: {name: first}, turnUID: u, step: 1, callID: c, argumentsHash: ab, decision: Approved, decidedBy: ada}
+`
+)
+
+// withTools is the Agent with more in its spec.
+func withTools(more string) string {
+	return strings.Replace(agent, "{promptProfileRef", "{"+more+", promptProfileRef", 1)
+}
+
+func TestAToolServer(t *testing.T) {
+	t.Parallel()
+	set := loaded(t, toolServer)
+	got, ok := set.ToolServer("default", "tickets")
+	if !ok || got.Spec.MCP.URL != "http://tickets.tools:8080/mcp" || got.Spec.CallTimeoutSeconds != 45 || got.Spec.ConnectTimeoutSeconds != 5 {
+		t.Errorf("ToolServer returned %+v, %t: want it as it was written, with its defaults", got, ok)
+	}
+	if got.Status.ObservedGeneration != 0 || len(got.Status.Conditions) != 0 {
+		t.Errorf("the status is %+v, want none: nobody has looked at it", got.Status)
+	}
+	if _, ok := set.ToolServer("helpdesk", "tickets"); ok {
+		t.Error("want a ToolServer of its own namespace only")
+	}
+	if names := set.Names("ToolServer"); !cmp.Equal(names, []string{"default/tickets"}) {
+		t.Errorf("Names(ToolServer) returned %q", names)
+	}
+	below := loaded(t, strings.Replace(toolServer, "8080", "9090", 1))
+	if over, _ := set.Over(below).ToolServer("default", "tickets"); over != got {
+		t.Error("want the ToolServer on top")
+	}
+	if _, ok := loaded(t, turn).Over(below).ToolServer("default", "tickets"); !ok {
+		t.Error("the set lacks the ToolServer, which the base has alone")
+	}
+}
+
+func TestASecretFromTheEnvironmentIsSetWhereAToolServerIs(t *testing.T) {
+	t.Parallel()
+	set := loaded(t, strings.Replace(toolServer, "{name: tickets}", "{name: tickets, namespace: helpdesk}", 1))
+	if err := set.SetSecretFromEnv("tickets/token=KEY", func(string) (string, bool) { return "value", true }); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := set.Secret("helpdesk", "tickets"); !ok {
+		t.Error("want the Secret in the namespace of the ToolServer, which is the only object there")
+	}
+}
+
+func TestAToolApprovalIsCheckedAndLeftOut(t *testing.T) {
+	t.Parallel()
+	want := []string{"-:1: ToolApproval default/first-1: left out, since a ToolApproval decides about a Turn of a cluster: capstan run asks, or takes --approve"}
+	if diff := cmp.Diff(want, loaded(t, toolApproval, turn).Ignored); diff != "" {
+		t.Errorf("Ignored (-want +got):\n%s", diff)
+	}
+}
+
+func TestWrongToolsAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ reason, text, want string }{
+		"no endpoint":          {"an MCP server is somewhere", strings.Replace(toolServer, `  mcp: {url: "http://tickets.tools:8080/mcp"}`+"\n", "", 1), "mcp must be given for a server of type MCP"},
+		"credentials in a URL": {"a URL is no place for a token", strings.Replace(toolServer, "tickets.tools", "u:p@tickets.tools", 1), "url must not hold credentials"},
+		"unknown field":        {"a slip is told", toolServer + "  tool: []\n", "spec.tool: unknown field"},
+		"unknown decision":     {"a decision is one of two", strings.Replace(toolApproval, "Approved", "Yes", 1), "spec.decision: Unsupported value"},
+		"a tool of nobody":     {"a tool is of a server or an agent", withTools("tools: [{maxCalls: 3}]"), "exactly one of serverRef and agentRef must be given"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := manifest.Load(t.Context(), []string{"-"}, manifest.Options{Stdin: strings.NewReader(tc.text)})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: want an error with %q, have %v", tc.reason, tc.want, err)
+			}
+		})
+	}
+}
+
+func TestToolsOfAnAgentHaveTheirDefaults(t *testing.T) {
+	t.Parallel()
+	set := loaded(t, withTools("tools: [{serverRef: {name: tickets}, allow: [get_*]}], toolPolicy: {effects: ReadOnly}"))
+	got, ok := set.Agent("default", "support")
+	want := v1alpha1.ToolPolicy{
+		ArgumentValidation: v1alpha1.ArgumentValidationEnforce, Selection: v1alpha1.ToolSelectionDeclared,
+		MaxToolsPerTurn: v1alpha1.DefaultMaxToolsPerTurn, Execution: v1alpha1.ToolExecutionParallel, Effects: v1alpha1.AllowedEffectsReadOnly,
+	}
+	if !ok || got.Spec.ToolPolicy == nil {
+		t.Fatalf("Agent returned %+v, %t", got, ok)
+	}
+	if diff := cmp.Diff(want, *got.Spec.ToolPolicy); diff != "" {
+		t.Errorf("toolPolicy (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,218 @@
+package examples_test
+
+import (
+	"context"
+	"net/http/httptest"
+	"path/filepath"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+const (
+	// patience is how long a Turn may take to get somewhere, on a busy machine.
+	patience = 60 * time.Second
+	polling  = 50 * time.Millisecond
+)
+
+// helpdesk is examples/tools under way, in a namespace of its own.
+type helpdesk struct {
+	namespace string
+	desk      *tickets.Desk
+}
+
+// newHelpdesk starts the model and the tools of the demo and a manager, and applies examples/tools with their addresses.
+func newHelpdesk(ctx context.Context) *helpdesk {
+	GinkgoHelper()
+	h := &helpdesk{namespace: newNamespace(ctx)}
+	cfg, err := server.LoadConfig(filepath.Join(root, "hack", "fakemodel", "rules.yaml"))
+	Expect(err).NotTo(HaveOccurred())
+	for i := range cfg.Rules { // the pace is for people
+		cfg.Rules[i].Fault = server.Fault{}
+	}
+	fake, err := server.New(cfg)
+	Expect(err).NotTo(HaveOccurred())
+	model := httptest.NewServer(fake)
+	DeferCleanup(model.Close)
+	DeferCleanup(fake.Close) // runs before model.Close, which waits for all requests
+	h.desk, err = tickets.NewDesk(nil)
+	Expect(err).NotTo(HaveOccurred())
+	tools := httptest.NewServer(tickets.Handler(h.desk, nil))
+	DeferCleanup(tools.Close)
+	h.run(ctx) // stops before the servers, of which it holds connections open
+
+	for _, file := range filesOf("tools") {
+		all, err := objects(file.text)
+		Expect(err).NotTo(HaveOccurred())
+		for _, o := range all {
+			o.SetNamespace(h.namespace)
+			switch o.GetKind() {
+			case "ModelProvider":
+				set(o, model.URL+"/v1", "spec", "baseURL")
+			case "ToolServer":
+				set(o, tools.URL+"/mcp", "spec", "mcp", "url")
+			}
+			Expect(apiClient.Create(ctx, o)).To(Succeed(), file.name)
+		}
+	}
+	return h
+}
+
+func set(o *unstructured.Unstructured, value string, path ...string) {
+	GinkgoHelper()
+	Expect(unstructured.SetNestedField(o.Object, value, path...)).To(Succeed())
+}
+
+// run starts a manager of the namespace; the end of the spec stops it.
+func (h *helpdesk) run(ctx context.Context) {
+	GinkgoHelper()
+	o := manager.Options{
+		DataDir: GinkgoT().TempDir(), Namespace: h.namespace, ExecutorName: h.namespace + "-0", WatchNamespaces: []string{h.namespace},
+		MaxConcurrentTurns: 1, MetricsBindAddress: "0", HealthProbeBindAddress: "0", ReadBindAddress: "0",
+		LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 1,
+		ToolAllowCIDRs: []string{"127.0.0.0/8", "::1/128"},
+	}
+	Expect(o.Validate()).To(Succeed())
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- manager.Run(life, o, apiConfig, GinkgoLogr) }()
+	DeferCleanup(func() {
+		cancel()
+		Eventually(done, patience).Should(Receive(BeNil()), "the manager must stop without an error")
+	})
+}
+
+// reaches waits until the Turn of the example has a state, and returns it.
+func (h *helpdesk) reaches(ctx context.Context, reason string) *v1alpha1.Turn {
+	GinkgoHelper()
+	var t v1alpha1.Turn
+	Eventually(func(g Gomega) {
+		g.Expect(apiClient.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: "printer-works"}, &t)).To(Succeed())
+		if t.IsFinished() && t.StateReason() != reason {
+			StopTrying("the Turn has ended").Attach("conditions", t.Status.Conditions).Now()
+		}
+		g.Expect(t.StateReason()).To(Equal(reason))
+	}, patience, polling).Should(Succeed())
+	return &t
+}
+
+// decide decides about the call that a Turn waits for.
+func (h *helpdesk) decide(ctx context.Context, t *v1alpha1.Turn, decision v1alpha1.ApprovalDecision, reason string) {
+	GinkgoHelper()
+	Expect(t.Status.PendingApprovals).To(HaveLen(1))
+	p := t.Status.PendingApprovals[0]
+	Expect(apiClient.Create(ctx, &v1alpha1.ToolApproval{
+		ObjectMeta: metav1.ObjectMeta{Namespace: h.namespace, Name: "decision"},
+		Spec: v1alpha1.ToolApprovalSpec{
+			TurnRef: v1alpha1.ObjectReference{Name: t.Name}, TurnUID: string(t.UID), Step: p.Step, CallID: p.CallID, ArgumentsHash: p.ArgumentsHash,
+			Decision: decision, Reason: reason, DecidedBy: "grace",
+		},
+	})).To(Succeed())
+}
+
+// ticket returns the ticket that the Turn is about.
+func (h *helpdesk) ticket() tickets.Ticket {
+	GinkgoHelper()
+	t, err := h.desk.Get("1042")
+	Expect(err).NotTo(HaveOccurred())
+	return t
+}
+
+// calls are names and outcomes of the calls of a Turn.
+func calls(t *v1alpha1.Turn) []string {
+	var all []string
+	for _, c := range t.Status.ToolCalls {
+		all = append(all, c.Name+" "+string(c.Outcome))
+	}
+	return all
+}
+
+const like = "The researcher found one like it. Ticket 0977, Printer on floor 3 prints stripes: The drum was worn. Replaced it, and printed the test page twice."
+
+var before = []string{"ticket_context Succeeded", "search_tickets Succeeded", "get_ticket Succeeded", "get_ticket Succeeded", "researcher Succeeded"}
+
+var _ = Describe("examples/tools", func() {
+	It("searches, reads, hands work on, asks before it closes, closes once, and answers", func(ctx SpecContext) {
+		h := newHelpdesk(ctx)
+
+		waits := h.reaches(ctx, v1alpha1.TurnReasonAwaitingApproval)
+		Expect(h.ticket().State).To(Equal("open"), "nothing is closed before somebody says so")
+		Expect(waits.Status.PendingApprovals[0]).To(And(HaveField("Name", "close_ticket"), HaveField("Step", BeEquivalentTo(4))))
+		Expect(waits.Status.ParkedTime).NotTo(BeNil())
+		Expect(calls(waits)).To(Equal(append(before[:5:5], "close_ticket Pending")))
+
+		h.decide(ctx, waits, v1alpha1.ApprovalApproved, "")
+		done := h.reaches(ctx, v1alpha1.TurnReasonCompleted)
+		Expect(done.Status.Result.Text).To(Equal("I closed ticket 1042, Printer on floor 3 jams. " + like))
+		Expect(h.ticket()).To(And(HaveField("State", "closed"), HaveField("Closings", 1)))
+		Expect(h.ticket().Notes).To(HaveExactElements(
+			"Waits for a spare part: a feed roller.", "The roller came and is built in; the test page is clean.",
+			"Closed: The roller came and is built in; the test page is clean.",
+		))
+
+		By("accounting for all of it")
+		st := done.Status
+		Expect(calls(done)).To(Equal(append(before[:5:5], "close_ticket Succeeded")))
+		Expect(st.ToolCalls[5].DecidedBy).To(Equal("grace"))
+		Expect(st.PendingApprovals).To(BeEmpty())
+		Expect(st.StopReason).To(Equal(v1alpha1.StopCompleted))
+		Expect(st.Steps).To(And(HaveField("Count", BeEquivalentTo(5)), HaveField("UnknownOutcomes", BeZero())))
+		Expect(st.Decision.Strategy).To(Equal(v1alpha1.StrategyRetrievalAugmented))
+		Expect(st.Decision.ToolsUsed).To(Equal([]string{"close_ticket", "get_ticket", "researcher", "search_tickets", "ticket_context"}))
+		Expect(st.Result.Citations.Local).To(ContainElement("tickets/1042"))
+
+		By("having had a Turn of its own for the sub-agent")
+		var child v1alpha1.Turn
+		Expect(apiClient.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: st.ToolCalls[4].Turn}, &child)).To(Succeed())
+		Expect(child.OwnerReferences).To(ConsistOf(HaveField("UID", done.UID)))
+		Expect(child.Spec).To(And(HaveField("AgentRef.Name", "researcher"), HaveField("Depth", HaveValue(BeEquivalentTo(1)))))
+		Expect(child.Status.Preparation.Mode).To(BeEquivalentTo("Minimal"))
+		Expect(calls(&child)).To(Equal([]string{"search_tickets Succeeded", "get_ticket Succeeded"}))
+		Expect(st.SubAgentUsage.TotalTokens).To(Equal(child.Status.Usage.TotalTokens))
+		Expect(st.SubAgentUsage.Cost).To(Equal(child.Status.Usage.Cost))
+	}, SpecTimeout(2*patience))
+
+	It("leaves the ticket open where somebody denies it, and says so", func(ctx SpecContext) {
+		h := newHelpdesk(ctx)
+		h.decide(ctx, h.reaches(ctx, v1alpha1.TurnReasonAwaitingApproval), v1alpha1.ApprovalDenied, "Ask Grace first.")
+		done := h.reaches(ctx, v1alpha1.TurnReasonCompleted)
+		Expect(done.Status.Result.Text).To(HavePrefix("I left ticket 1042, Printer on floor 3 jams, as it is"))
+		Expect(calls(done)).To(Equal(append(before[:5:5], "close_ticket Refused")))
+		Expect(done.Status.ToolCalls[5].DecidedBy).To(Equal("grace"))
+		Expect(h.ticket()).To(And(HaveField("State", "open"), HaveField("Closings", 0)))
+	}, SpecTimeout(2*patience))
+
+	It("shows what the server has, and what the agent is offered of it", func(ctx SpecContext) {
+		h := newHelpdesk(ctx)
+		h.reaches(ctx, v1alpha1.TurnReasonAwaitingApproval)
+		var s v1alpha1.ToolServer
+		Expect(apiClient.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: "tickets"}, &s)).To(Succeed())
+		Expect(s.Status).To(And(HaveField("ServerName", "tickets"), HaveField("ToolCount", BeEquivalentTo(6))))
+		effects := map[string]v1alpha1.ToolEffect{}
+		for _, t := range s.Status.Tools {
+			effects[t.Name] = t.Effect
+		}
+		Expect(effects).To(Equal(map[string]v1alpha1.ToolEffect{
+			"search_tickets": "ReadOnly", "get_ticket": "ReadOnly", "ticket_context": "ReadOnly",
+			"add_note": "Idempotent", "hand_over": "Idempotent", "close_ticket": "Destructive",
+		}))
+		Eventually(func(g Gomega) {
+			var a v1alpha1.Agent
+			g.Expect(apiClient.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: "helpdesk"}, &a)).To(Succeed())
+			g.Expect(a.Status.Tools).To(ContainElements(
+				v1alpha1.ExposedTool{Name: "close_ticket", Server: "tickets", Effect: "Destructive", Role: "Other", RequiresApproval: true},
+				And(HaveField("Name", "researcher"), HaveField("Agent", "researcher")),
+			))
+			g.Expect(a.Status.Tools).NotTo(ContainElement(HaveField("Name", "hand_over")), "it is not allowed")
+		}, patience, polling).Should(Succeed())
+	}, SpecTimeout(2*patience))
+})

@@ -1,0 +1,253 @@
+package readapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/runtime/canonical"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// approverRules are what it takes to decide.
+var approverRules = []rbacv1.PolicyRule{
+	{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get", "list"}},
+	{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns/log"}, Verbs: []string{"get"}},
+	{APIGroups: []string{"capstan.dev"}, Resources: []string{"toolapprovals"}, Verbs: []string{"create", "get"}},
+}
+
+// at is a command line at a terminal, at which a person types.
+func at(ctx context.Context, typed string, args ...string) *command {
+	c := &command{code: make(chan int, 1)}
+	go func() {
+		defer GinkgoRecover()
+		c.code <- cli.Execute(ctx, cli.Environment{
+			Version: "v1.2.3", In: strings.NewReader(typed), Out: &c.out, Err: &c.err, LookupEnv: os.LookupEnv, Now: time.Now,
+			InIsTerminal: true, ErrIsTerminal: true,
+		}, args)
+	}()
+	return c
+}
+
+// waiting is a Turn that waits for decisions about calls, whose arguments its journal has.
+func (s *stage) waiting(ctx context.Context, name string, arguments map[string]string) *v1alpha1.Turn {
+	GinkgoHelper()
+	t := s.turn(ctx, name)
+	entries := story()[:1]
+	for _, id := range []string{"call_1", "call_2"} {
+		text, ok := arguments[id]
+		if !ok {
+			continue
+		}
+		hash, err := canonical.Hash(json.RawMessage(text))
+		Expect(err).NotTo(HaveOccurred())
+		entries = append(entries, entry(int64(len(entries)+1), journal.ApprovalRequested,
+			`{"step":1,"callID":"`+id+`","name":"close_ticket","arguments":`+text+`,"argumentsHash":"`+hash+`"}`))
+		t.Status.PendingApprovals = append(t.Status.PendingApprovals, v1alpha1.PendingApproval{
+			Step: 1, CallID: id, Name: "close_ticket", ArgumentsHash: hash,
+			RequestTime: metav1.Now(), ExpiryTime: metav1.NewTime(time.Now().Add(time.Hour)),
+		})
+	}
+	translate.Wait(t, v1alpha1.TurnReasonAwaitingApproval, "a call waits", time.Now())
+	Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+	s.append(ctx, t, entries...)
+	return t
+}
+
+// approvals are the decisions of a namespace.
+func (s *stage) approvals(ctx context.Context) []v1alpha1.ToolApproval {
+	GinkgoHelper()
+	var list v1alpha1.ToolApprovalList
+	Expect(apiClient.List(ctx, &list, client.InNamespace(s.namespace))).To(Succeed())
+	return list.Items
+}
+
+// as are the flags of a user at the server of the stage.
+func (s *stage) as(token string) []string {
+	return []string{"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: token}), "--server", s.server.url}
+}
+
+const hostileArguments = `{"id":1042,"note":"done\u001b[2J\nhash     0000\u202e"}`
+
+var _ = Describe("The commands that decide", func() {
+	It("show a call, ask, and write down who decided", func(ctx SpecContext) {
+		s := newStage(ctx)
+		t := s.waiting(ctx, "first", map[string]string{"call_1": hostileArguments})
+		as := s.as(s.user(ctx, "ada", approverRules...))
+		who := "system:serviceaccount:" + s.namespace + ":ada"
+
+		By("doing nothing without a yes")
+		for _, typed := range []string{"n\n", "\n", "maybe\nno\n", ""} {
+			no := at(ctx, typed, append([]string{"approve", "first"}, as...)...).must(ctx, cli.ExitFailed)
+			Expect(no.err.String()).To(ContainSubstring("nothing was decided about call_1"), typed)
+		}
+		Expect(s.approvals(ctx)).To(BeEmpty())
+
+		By("showing all that a decision is based on, of which a terminal acts on nothing")
+		yes := at(ctx, "y\n", append([]string{"approve", "first", "--reason", "as agreed"}, as...)...).must(ctx, cli.ExitOK)
+		Expect(yes.err.String()).To(And(
+			ContainSubstring("  turn     "+s.namespace+"/first\n"), ContainSubstring("  tool     close_ticket\n"), ContainSubstring("  call     call_1\n"),
+			ContainSubstring("| {\n|   \"id\": 1042,\n|   \"note\": \"done\\u001b[2J\\nhash     0000\\u202e\"\n| }\n"),
+			ContainSubstring("approve as "+who+"? [y/N] "), Not(ContainSubstring("\x1b")), Not(ContainSubstring("\u202e"))))
+		Expect(yes.out.String()).To(Equal("call call_1 (close_ticket) of Turn " + s.namespace + "/first was approved by " + who + "\n"))
+		made := s.approvals(ctx)
+		Expect(made).To(HaveLen(1))
+		Expect(made[0].Name).To(HavePrefix("first-"))
+		Expect(made[0].OwnerReferences).To(ConsistOf(metav1.OwnerReference{APIVersion: "capstan.dev/v1alpha1", Kind: "Turn", Name: "first", UID: t.UID}))
+		Expect(made[0].Spec).To(Equal(v1alpha1.ToolApprovalSpec{
+			TurnRef: v1alpha1.ObjectReference{Name: "first"}, TurnUID: string(t.UID), Step: 1, CallID: "call_1",
+			ArgumentsHash: t.Status.PendingApprovals[0].ArgumentsHash, Decision: v1alpha1.ApprovalApproved, Reason: "as agreed", DecidedBy: who,
+		}))
+
+		By("saying that it was decided before")
+		again := at(ctx, "y\n", append([]string{"approve", "first"}, as...)...).must(ctx, cli.ExitOK)
+		Expect(again.out.String()).To(And(ContainSubstring("was approved already, by "+who), ContainSubstring(": as agreed\n")))
+		late := at(ctx, "y\n", append([]string{"deny", "first"}, as...)...).must(ctx, cli.ExitFailed)
+		Expect(late.err.String()).To(ContainSubstring("was approved already, by " + who))
+		Expect(s.approvals(ctx)).To(HaveLen(1))
+	})
+
+	It("decide about several calls, one by one, by name, or all at once", func(ctx SpecContext) {
+		s := newStage(ctx)
+		both := map[string]string{"call_1": `{"id":1}`, "call_2": `{"id":2}`}
+		s.waiting(ctx, "first", both)
+		as := s.as(s.user(ctx, "ada", approverRules...))
+		one := at(ctx, "n\ny\n", append([]string{"deny", "first", "-o", "name"}, as...)...).must(ctx, cli.ExitFailed)
+		Expect(one.out.String()).To(MatchRegexp(`^toolapproval\.capstan\.dev/first-[0-9a-f]{16}\n$`))
+		Expect(s.approvals(ctx)).To(HaveExactElements(HaveField("Spec", And(HaveField("CallID", "call_2"), HaveField("Decision", v1alpha1.ApprovalDenied)))))
+
+		unsaid := capstan(ctx, append([]string{"approve", "first", "-y"}, as...)...).must(ctx, cli.ExitUsage)
+		Expect(unsaid.err.String()).To(ContainSubstring("awaits approval of 2 calls: say with --call which one, or take them --all: call_1 (close_ticket), call_2 (close_ticket)"))
+		unasked := capstan(ctx, append([]string{"approve", "first"}, as...)...).must(ctx, cli.ExitUsage)
+		Expect(unasked.err.String()).To(ContainSubstring("there is no terminal to ask at"))
+		unknown := capstan(ctx, append([]string{"approve", "first", "--call", "call_3", "-y"}, as...)...).must(ctx, cli.ExitFailed)
+		Expect(unknown.err.String()).To(ContainSubstring(`awaits no approval of a call "call_3": it waits for call_1 (close_ticket), call_2`))
+		named := capstan(ctx, append([]string{"approve", "first", "--call", "call_1", "-y", "-o", "json"}, as...)...).must(ctx, cli.ExitOK)
+		var made v1alpha1.ToolApproval
+		Expect(json.Unmarshal([]byte(named.out.String()), &made)).To(Succeed())
+		Expect(made.Kind + "/" + made.Spec.CallID).To(Equal("ToolApproval/call_1"))
+
+		s.waiting(ctx, "second", both)
+		all := at(ctx, "y\n", append([]string{"approve", "second", "--all"}, as...)...).must(ctx, cli.ExitOK)
+		Expect(strings.Count(all.err.String(), "[y/N]")).To(Equal(1))
+		Expect(strings.Count(all.out.String(), " was approved by ")).To(Equal(2))
+	})
+
+	It("approve nothing that they cannot show, unless they are told to", func(ctx SpecContext) {
+		s := newStage(ctx)
+		t := s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
+		other, err := canonical.Hash(json.RawMessage(`{"id":2}`))
+		Expect(err).NotTo(HaveOccurred())
+		t.Status.PendingApprovals[0].ArgumentsHash = other
+		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+		as := s.as(s.user(ctx, "ada", approverRules...))
+		for _, args := range [][]string{{}, {"-y"}} {
+			swapped := at(ctx, "y\n", append(append([]string{"approve", "first"}, args...), as...)...).must(ctx, cli.ExitFailed)
+			Expect(swapped.err.String()).To(And(ContainSubstring("the journal has none with the hash that the Turn's status has"), ContainSubstring("say --without-arguments")))
+		}
+		Expect(s.approvals(ctx)).To(BeEmpty())
+
+		By("saying why, where it may not be read")
+		blind := s.as(s.user(ctx, "eve", approverRules[0], approverRules[2]))
+		unread := at(ctx, "y\n", append([]string{"approve", "first"}, blind...)...).must(ctx, cli.ExitFailed)
+		Expect(unread.err.String()).To(And(ContainSubstring("the arguments of call_1 cannot be read, so nothing was approved"),
+			ContainSubstring("the ClusterRole capstan-turn-reader"), ContainSubstring("say --without-arguments")))
+		Expect(s.approvals(ctx)).To(BeEmpty())
+		at(ctx, "y\n", append([]string{"deny", "first"}, blind...)...).must(ctx, cli.ExitOK)
+		s.waiting(ctx, "second", map[string]string{"call_1": `{"id":1}`})
+		unseen := at(ctx, "y\n", append([]string{"approve", "second", "--without-arguments"}, blind...)...).must(ctx, cli.ExitOK)
+		Expect(unseen.err.String()).To(ContainSubstring("note: the arguments of call_1 cannot be shown: "))
+		s.waiting(ctx, "third", map[string]string{"call_1": `{"id":1}`})
+		capstan(ctx, append([]string{"approve", "third", "-y"}, blind...)...).must(ctx, cli.ExitOK)
+	})
+
+	It("act as --token says, in all that they do", func(ctx SpecContext) {
+		s := newStage(ctx)
+		s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
+		admin := s.kubeconfig(clientcmdapi.AuthInfo{ClientCertificateData: apiConfig.CertData, ClientKeyData: apiConfig.KeyData})
+		token := s.user(ctx, "ada", approverRules...)
+		at(ctx, "y\n", "approve", "first", "--kubeconfig", admin, "--server", s.server.url, "--token", token).must(ctx, cli.ExitOK)
+		Expect(s.approvals(ctx)).To(HaveExactElements(HaveField("Spec.DecidedBy", "system:serviceaccount:"+s.namespace+":ada")))
+	})
+
+	It("say what is wrong", func(ctx SpecContext) {
+		s := newStage(ctx)
+		s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
+		s.turn(ctx, "busy")
+		end(ctx, s.turn(ctx, "over"))
+		parent := s.turn(ctx, "parent")
+		parent.Status.AwaitedTurns = []string{"parent-1"}
+		translate.Wait(parent, v1alpha1.TurnReasonWaitingForSubAgent, "a child has not ended", time.Now())
+		Expect(apiClient.Status().Update(ctx, parent)).To(Succeed())
+		reader := s.as(s.user(ctx, "reader", approverRules[0], approverRules[1]))
+		for _, tc := range []struct {
+			turn, want string
+			code       int
+		}{
+			{"first", `"system:serviceaccount:` + s.namespace + `:reader" may not decide about the call call_1`, cli.ExitFailed},
+			{"first", "kubectl create rolebinding approver -n " + s.namespace + " --clusterrole capstan-approver --user system:serviceaccount:", cli.ExitFailed},
+			{"busy", "Turn " + s.namespace + "/busy awaits no approval: its state is not known yet", cli.ExitFailed},
+			{"parent", "awaits no approval: it waits for its sub-agents, which may need one: look at parent-1", cli.ExitFailed},
+			{"over", "awaits no approval: it has ended (Cancelled)", cli.ExitFailed},
+			{"absent", "there is no Turn " + s.namespace + "/absent", cli.ExitFailed},
+			{"a/b/c", `"a/b/c" must be NAME or NAMESPACE/NAME of a Turn`, cli.ExitUsage},
+		} {
+			got := at(ctx, "y\n", append([]string{"approve", tc.turn}, reader...)...).must(ctx, tc.code)
+			Expect(got.err.String()).To(ContainSubstring(tc.want))
+		}
+		long := capstan(ctx, append([]string{"deny", "first", "-y", "--reason", strings.Repeat("x", 1025)}, reader...)...).must(ctx, cli.ExitUsage)
+		Expect(long.err.String()).To(ContainSubstring("--reason has 1025 characters: it must have at most 1024"))
+		Expect(s.approvals(ctx)).To(BeEmpty())
+	})
+
+	It("complete the Turns that wait", func(ctx SpecContext) {
+		s := newStage(ctx)
+		s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
+		s.turn(ctx, "second")
+		as := s.as(s.user(ctx, "ada", approverRules...))
+		for _, verb := range []string{"approve", "deny"} {
+			got := capstan(ctx, append(append([]string{"__complete", verb}, as...), "")...).must(ctx, cli.ExitOK)
+			Expect(got.out.String()).To(HavePrefix("first\n:"), verb)
+		}
+	})
+})
+
+var _ = Describe("The command that cancels", func() {
+	It("cancels a Turn once, and says what it was", func(ctx SpecContext) {
+		s := newStage(ctx)
+		t := s.turn(ctx, "first")
+		end(ctx, s.turn(ctx, "over"))
+		rule := rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get", "list", "patch"}}
+		as := []string{"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "ada", rule)})}
+		done := capstan(ctx, append([]string{"cancel", "first"}, as...)...).must(ctx, cli.ExitOK)
+		Expect(done.out.String()).To(Equal("Turn " + s.namespace + "/first is cancelled; its state was not looked at yet\n"))
+		Expect(apiClient.Get(ctx, client.ObjectKeyFromObject(t), t)).To(Succeed())
+		Expect(t.Spec.DesiredState).To(Equal(v1alpha1.DesiredStateCancelled))
+		again := capstan(ctx, append([]string{"cancel", "first", "-o", "name"}, as...)...).must(ctx, cli.ExitOK)
+		Expect(again.out.String()).To(Equal("turn.capstan.dev/first\n"))
+		yaml := capstan(ctx, append([]string{"cancel", "first", "-o", "yaml"}, as...)...).must(ctx, cli.ExitOK)
+		Expect(yaml.out.String()).To(ContainSubstring("kind: Turn\n"))
+		over := capstan(ctx, append([]string{"cancel", "over"}, as...)...).must(ctx, cli.ExitFailed)
+		Expect(over.err.String()).To(ContainSubstring("has ended already (Cancelled): there is nothing to cancel"))
+		offered := capstan(ctx, append(append([]string{"__complete", "cancel"}, as...), "")...).must(ctx, cli.ExitOK)
+		Expect(offered.out.String()).To(HavePrefix("first\n:"))
+
+		By("saying what right is missing")
+		s.turn(ctx, "second")
+		viewer := []string{"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "viewer", approverRules[0])})}
+		refused := capstan(ctx, append([]string{"cancel", "second"}, viewer...)...).must(ctx, cli.ExitFailed)
+		Expect(refused.err.String()).To(ContainSubstring("it takes patch on turns of capstan.dev"))
+	})
+})
