@@ -29,8 +29,8 @@ func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "manager",
 		Short: "Run Capstan's controllers and executor",
-		Long: `manager watches Agents, PromptProfiles, ModelProviders, Sessions and Turns, and runs the Turns. One process does all
-of it, unless --roles says otherwise.
+		Long: `manager watches the kinds of Capstan, of which kubectl get capstan lists all objects, and runs the Turns. One process does
+all of it, unless --roles says otherwise.
 
 Every flag can be set by an environment variable instead: CAPSTAN_ and the flag's name in capitals, with underscores
 (--data-dir: CAPSTAN_DATA_DIR). It stops on SIGTERM or SIGINT: model requests in flight may finish within
