@@ -79,7 +79,7 @@ bench-prepare: ## Measure the time and the memory that it takes to prepare a pro
 	go test -run '^$$' -bench . -benchmem ./internal/runtime/prepare ./internal/runtime/turn
 
 .PHONY: bench
-bench: assets postgres bench-prepare ## Measure a manager beside a bare client, two executors, and 20,000 finished Turns. ARGS='--only floor,executors,finished'.
+bench: assets postgres bench-prepare ## Measure a manager beside a bare client, two executors, 1,000 Turns with tools, and 20,000 finished Turns. ARGS='--only floor,executors,tools,finished'.
 	@$(MAKE) -s build-bin/manager build-bin/bench
 	@KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" bin/bench --manager bin/manager $(ARGS)
 
@@ -90,8 +90,8 @@ chaos: assets ## The kill test: managers die at any instant, servers go away, an
 	@KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$$(bash hack/postgres/get.sh)" exec bin/chaos $(ARGS)
 
 .PHONY: chaos-short
-chaos-short: ## The kill test in its short form, with SQLite: about 2 minutes.
-	@$(MAKE) -s chaos ARGS='--turns 40 --kills 6 --outages 1 --executor-turns 16 --store sqlite --timeout 6m $(ARGS)'
+chaos-short: ## The kill test in its short form, with SQLite and one death between any two effects: 2 to 3 minutes.
+	@$(MAKE) -s chaos ARGS='--turns 40 --kills 6 --outages 1 --points after --executor-turns 16 --store sqlite --timeout 6m $(ARGS)'
 
 .PHONY: lint
 lint: ## Run golangci-lint.

@@ -105,7 +105,7 @@ func TestFlagsAreChecked(t *testing.T) {
 		"no reply":         {[]string{"--reply-chars", "0"}, "--reply-chars must be from 1"},
 		"a huge payload":   {[]string{"--payload", "262145"}, "--payload must be from 0 to 262144"},
 		"unknown output":   {[]string{"-o", "xml"}, "-o must be table or json"},
-		"unknown phase":    {[]string{"--only", "floor,chaos"}, `--only: "chaos" must be one of floor, executors, finished`},
+		"unknown phase":    {[]string{"--only", "floor,chaos"}, `--only: "chaos" must be one of floor, executors, tools, finished`},
 		"an odd capacity":  {[]string{"--capacity", "51"}, "--capacity must be an even number"},
 		"few finished":     {[]string{"--finished", "100"}, "--finished must be above 100"},
 		"no bursts":        {[]string{"--bursts", "0"}, "--bursts at least 1"},

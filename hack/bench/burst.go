@@ -26,10 +26,17 @@ type burstResult struct {
 	latencies  []time.Duration // from a Turn's creation to its completion, as a client sees them
 	failed     map[string]int  // Turns that did not succeed, by reason
 	byExecutor map[string]int  // Turns by the executor that ran them
+	steps      int             // of all of them
+	toolCalls  int             // of all of them
 }
 
 // burst creates n Turns at once and watches them until all have finished.
 func (b *bench) burst(ctx context.Context, prefix string, n int) (*burstResult, error) {
+	return b.burstOf(ctx, n, func(i int) *v1alpha1.Turn { return newTurn(fmt.Sprintf("%s-%d", prefix, i), b.payload) })
+}
+
+// burstOf is burst with Turns of any kind.
+func (b *bench) burstOf(ctx context.Context, n int, newOne func(int) *v1alpha1.Turn) (*burstResult, error) {
 	var mu sync.Mutex
 	created := make(map[string]time.Time, n)
 	start := time.Now()
@@ -39,7 +46,7 @@ func (b *bench) burst(ctx context.Context, prefix string, n int) (*burstResult, 
 		create.SetLimit(creators)
 		for i := range n {
 			create.Go(func() error {
-				turn := newTurn(fmt.Sprintf("%s-%d", prefix, i), b.payload)
+				turn := newOne(i)
 				mu.Lock()
 				created[turn.Name] = time.Now()
 				mu.Unlock()
@@ -101,6 +108,10 @@ func (r *burstResult) add(turn *v1alpha1.Turn, latency time.Duration) {
 	}
 	if ms := turn.Status.DurationMilliseconds; ms != nil {
 		r.durations = append(r.durations, time.Duration(*ms)*time.Millisecond)
+	}
+	if s := turn.Status.Steps; s != nil {
+		r.steps += int(s.Count)
+		r.toolCalls += int(s.ToolCalls)
 	}
 	if c := meta.FindStatusCondition(turn.Status.Conditions, v1alpha1.ConditionSucceeded); c.Status != metav1.ConditionTrue {
 		r.failed[c.Reason]++

@@ -1,9 +1,11 @@
-// Command bench measures what Capstan costs, on a real control plane and against a fake model of a fixed latency, in three
+// Command bench measures what Capstan costs, on a real control plane and against a fake model of a fixed latency, in four
 // phases:
 //
 //   - floor: many Turns at once, beside a bare client-go program that does for each Turn only what nobody can do without;
 //   - executors: many Turns at once in one process, beside a controller and two executors, on one PostgreSQL;
-//   - finished: a manager with few finished Turns in the API server, beside the same with thousands. Here there is a bound.
+//   - tools: many Turns in flight that have called a tool each, and Turns of one step beside Turns of many. Memory and API writes have
+//     bounds;
+//   - finished: a manager with few finished Turns in the API server, beside the same with thousands. Here there are bounds, too.
 package main
 
 import (
@@ -38,6 +40,7 @@ type options struct {
 	payload    int
 	only       []string
 	capacity   int
+	inFlight   int
 	finished   int
 	bursts     int
 	quiet      time.Duration
@@ -50,10 +53,11 @@ type options struct {
 const (
 	phaseFloor     = "floor"
 	phaseExecutors = "executors"
+	phaseTools     = "tools"
 	phaseFinished  = "finished"
 )
 
-var phases = []string{phaseFloor, phaseExecutors, phaseFinished}
+var phases = []string{phaseFloor, phaseExecutors, phaseTools, phaseFinished}
 
 // runs reports whether a phase was asked for; all are unless some are named.
 func (o *options) runs(phase string) bool { return len(o.only) == 0 || slices.Contains(o.only, phase) }
@@ -111,6 +115,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 		return nil
 	})
 	f.IntVar(&o.capacity, "capacity", 50, "Turns that one process runs at once where two executors are compared with it, an even number")
+	f.IntVar(&o.inFlight, "in-flight", 1000, "Turns with tools to have in flight at once, from 1 to 100000")
 	f.IntVar(&o.finished, "finished", 20_000, fmt.Sprintf("finished Turns to make, more than %d", fewFinished))
 	f.IntVar(&o.bursts, "bursts", 5, "bursts of Turns beside few and beside many finished ones, of which the medians count; three times as many if a ratio is above its bound")
 	f.DurationVar(&o.quiet, "quiet", 10*time.Second, "time for which the memory of an idle process must stay as it is to count")
@@ -135,6 +140,8 @@ func parse(args []string, usage io.Writer) (options, error) {
 		return o, fmt.Errorf("--payload must be from 0 to %d", maxFacts*maxFactChars)
 	case o.capacity < 2 || o.capacity > 100_000 || o.capacity%2 != 0:
 		return o, errors.New("--capacity must be an even number from 2 to 100000: two executors share it")
+	case o.inFlight < 1 || o.inFlight > 100_000:
+		return o, errors.New("--in-flight must be from 1 to 100000")
 	case o.finished <= fewFinished || o.bursts < 1 || o.quiet <= 0:
 		return o, fmt.Errorf("--finished must be above %d, --bursts at least 1, --quiet above 0", fewFinished)
 	case o.output != outputTable && o.output != outputJSON:

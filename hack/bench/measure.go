@@ -82,6 +82,14 @@ func (b *bench) phases(ctx context.Context, manager, floor contender) (*Report, 
 			return nil, fmt.Errorf("failed to measure two executors: %w", err)
 		}
 	}
+	if b.runs(phaseTools) {
+		if report.Tools, err = b.compareTools(ctx); err != nil {
+			return nil, fmt.Errorf("failed to measure Turns with tools: %w", err)
+		}
+		if err := b.deleteTurns(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if b.runs(phaseFinished) {
 		if report.Finished, err = b.compareFinished(ctx); err != nil {
 			return nil, fmt.Errorf("failed to measure a manager beside finished Turns: %w", err)

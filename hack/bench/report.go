@@ -23,6 +23,7 @@ type Report struct {
 	// Floor is the same for a bare client-go program.
 	Floor     *Measurement     `json:"floor,omitempty"`
 	Executors *ExecutorsReport `json:"executors,omitempty"`
+	Tools     *ToolsReport     `json:"tools,omitempty"`
 	Finished  *FinishedReport  `json:"finished,omitempty"`
 }
 
@@ -83,7 +84,6 @@ func newMeasurement(result *burstResult, t team, before, after sample, latency t
 		WallSeconds:          result.wall.Seconds(),
 		Overhead:             percentiles(result.durations, latency),
 		Completion:           percentiles(result.latencies, 0),
-		WritesPerTurnByKind:  map[string]float64{},
 		LeaseWrites:          after.leases - before.leases,
 		ModelRequestsPerTurn: float64(after.modelRequests-before.modelRequests) / turns,
 		FailedTurns:          result.failed,
@@ -100,15 +100,23 @@ func newMeasurement(result *burstResult, t team, before, after sample, latency t
 		m.CPUPerTurn += part.CPUPerTurn
 		m.PeakMemoryMiB += part.PeakMemoryMiB
 	}
+	m.WritesPerTurnByKind, m.WritesPerTurn = writesPerTurn(before, after, turns)
+	return m
+}
+
+// writesPerTurn returns what was written between two samples but for the creation of so many Turns: by kind, and in all.
+func writesPerTurn(before, after sample, turns float64) (byKind map[string]float64, all float64) {
+	byKind = map[string]float64{}
 	written := after.writes.minus(before.writes)
 	written["POST turns"] -= turns // the benchmark's own
+	sum := 0.0
 	for kind, count := range written {
 		if count != 0 {
-			m.WritesPerTurnByKind[kind] = count / turns
-			m.WritesPerTurn += count / turns
+			byKind[kind] = count / turns
+			sum += count // whole numbers, whose sum is exact in any order
 		}
 	}
-	return m
+	return byKind, sum / turns
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -142,6 +150,9 @@ func (r *Report) failure() error {
 		check("two executors of half its capacity", e.Half)
 		check("two executors of its capacity", e.Same)
 	}
+	if r.Tools != nil {
+		errs = append(errs, r.Tools.failure())
+	}
 	if r.Finished != nil {
 		errs = append(errs, r.Finished.failure())
 	}
@@ -160,6 +171,9 @@ func (r *Report) write(out io.Writer, format string) error {
 	}
 	if r.Executors != nil {
 		tables = append(tables, r.Executors.table(r.Setup))
+	}
+	if r.Tools != nil {
+		tables = append(tables, r.Tools.table(r.Setup))
 	}
 	if r.Finished != nil {
 		tables = append(tables, r.Finished.table(r.Setup))

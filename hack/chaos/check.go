@@ -11,57 +11,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// tokens of requests, in and out.
-type tokens struct {
-	Input  int64 `json:"input"`
-	Output int64 `json:"output"`
-}
-
-func (t *tokens) add(input, output int64) {
-	t.Input += input
-	t.Output += output
-}
-
-// figures are what the checks have counted.
-type figures struct {
-	Turns    int `json:"turns"`
-	Finished int `json:"finished"`
-	Resumes  int `json:"resumes"`
-	Entries  int `json:"journalEntries"`
-
-	// Requests are what the model's server has got; Replies and Failures what the journals have of them. Unsent are failures
-	// that never arrived, as where a credential could not be read.
-	Requests int `json:"modelRequests"`
-	Replies  int `json:"recordedReplies"`
-	Failures int `json:"recordedFailures"`
-	Unsent   int `json:"recordedFailuresNotSent"`
-	// LostSent and LostUnsent are requests in flight at a kill, which have arrived at the model's server or not.
-	LostSent   int `json:"requestsInFlightSent"`
-	LostUnsent int `json:"requestsInFlightNotSent"`
-	// Repeated are requests that the model's server has got twice, or for a step whose reply was recorded.
-	Repeated int `json:"repliesRequestedAgain"`
-
-	// Intended are side-effecting calls that were to be made, Made those that arrived, Twice those that did so twice.
-	Intended int `json:"sideEffectsIntended"`
-	Made     int `json:"sideEffectsMade"`
-	Twice    int `json:"sideEffectsMadeTwice"`
-	// Unknown are those in flight at a kill, UnknownMade how many of them have arrived, UnknownReported and UnknownTold how
-	// many the statuses report and the models were told of.
-	Unknown         int `json:"unknownOutcomes"`
-	UnknownMade     int `json:"unknownOutcomesMade"`
-	UnknownReported int `json:"unknownOutcomesReported"`
-	UnknownTold     int `json:"unknownOutcomesTold"`
-	// Repeatable are the calls that may be made again, RepeatableMade how often they were made.
-	Repeatable     int `json:"repeatableCalls"`
-	RepeatableMade int `json:"repeatableCallsMade"`
-
-	// Billed is what the model's server billed, Reported what the statuses say, Lost what was billed for replies that no
-	// journal has.
-	Billed   tokens `json:"billedTokens"`
-	Reported tokens `json:"reportedTokens"`
-	Lost     tokens `json:"billedTokensOfLostReplies"`
-}
-
 // checker compares the evidence.
 type checker struct {
 	evidence
@@ -71,6 +20,9 @@ type checker struct {
 	requests map[string]*request
 	intents  map[string][]*intent
 	names    map[string]string
+	// asking are the calls that people were asked about, by key, and children the Turns of sub-agents by the UID of their parents.
+	asking   map[string]*approval
+	children map[string][]*v1alpha1.Turn
 	// byID are the requests that the model's server has got.
 	byID map[string][]asked
 }
@@ -79,16 +31,19 @@ type checker struct {
 func check(e evidence) (figures, []violation) {
 	c := &checker{
 		evidence: e, requests: map[string]*request{}, intents: map[string][]*intent{}, names: map[string]string{}, byID: map[string][]asked{},
+		asking: map[string]*approval{}, children: map[string][]*v1alpha1.Turn{},
 	}
 	for _, a := range e.Asked {
 		c.byID[a.ID] = append(c.byID[a.ID], a)
 	}
 	c.figures.Turns = len(e.Turns)
+	c.family()
 	for _, t := range e.Turns {
 		c.turn(t)
 	}
 	c.strays()
 	c.calls()
+	c.approvals()
 	c.bill()
 	return c.figures, c.broken
 }
@@ -109,7 +64,12 @@ func (c *checker) turn(e turnEvidence) {
 		}
 	}
 	c.Entries += h.entries
-	c.Replies += len(h.steps)
+	c.Replies += len(h.steps) + len(h.asides)
+	c.Asides += len(h.asides)
+	c.Compactions += h.compactions
+	c.Waves += h.waves
+	c.Parked += h.parked
+	c.CutOff += h.cutOff
 	if meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionSucceeded) && t.StateReason() == v1alpha1.TurnReasonCompleted {
 		c.Finished++
 	} else {
@@ -128,7 +88,12 @@ func (c *checker) turn(e turnEvidence) {
 		c.intents[i.IdempotencyKey] = append(c.intents[i.IdempotencyKey], i)
 		c.names[i.IdempotencyKey] = t.Name
 	}
+	for _, a := range h.approvals {
+		key := callKey(string(t.UID), int32(a.Step), a.CallID) //nolint:gosec // because a Turn of the test has a few steps
+		c.asking[key], c.names[key] = a, t.Name
+	}
 	c.told(t, h)
+	c.delegated(t, h)
 }
 
 func messageOf(t *v1alpha1.Turn) string {
@@ -142,7 +107,7 @@ func messageOf(t *v1alpha1.Turn) string {
 func (c *checker) cuts(turn string, h *history) {
 	byKill := func(f *flight) {
 		inFlight := func(k kill) bool { return !k.To.Before(f.begun) && !k.From.After(f.cut) }
-		if f.lost() && !f.cut.IsZero() && !slices.ContainsFunc(c.Kills, inFlight) {
+		if f.lost() && !f.awaits && !f.cut.IsZero() && !slices.ContainsFunc(c.Kills, inFlight) {
 			c.wrong(knownOutcomes, turn, "%s was cut off between %s and %s, and nothing was killed then", f.what,
 				f.begun.Format("15:04:05.000"), f.cut.Format("15:04:05.000"))
 		}
@@ -167,8 +132,9 @@ func (c *checker) status(t *v1alpha1.Turn, h *history) {
 	if t.Status.Steps != nil {
 		got = *t.Status.Steps
 	}
+	count := func(n int) int32 { return int32(n) } //nolint:gosec // because a Turn of the test has a few steps
 	want := v1alpha1.StepCounts{
-		Count: int32(len(h.steps)), Resumes: int32(max(0, h.runs-1)), UnknownOutcomes: int32(h.unknown()), //nolint:gosec // because a Turn of the test has a few steps
+		Count: count(len(h.steps)), Resumes: count(max(0, h.runs-1)), UnknownOutcomes: count(len(h.unknown())), Compactions: count(h.compactions),
 	}
 	for _, r := range h.requests {
 		if !r.unsent {
@@ -232,21 +198,6 @@ func (c *checker) request(turn string, r *request) {
 	}
 }
 
-// told checks that the model was told of each unknown outcome, by the last request that it got.
-func (c *checker) told(t *v1alpha1.Turn, h *history) {
-	for _, r := range slices.Backward(h.requests) {
-		seen := c.byID[r.ID]
-		if len(seen) == 0 {
-			continue
-		}
-		c.UnknownTold += seen[0].Unknown
-		if seen[0].Unknown != h.unknown() {
-			c.wrong(knownOutcomes, t.Name, "the model was told of %d unknown outcomes of %d", seen[0].Unknown, h.unknown())
-		}
-		return
-	}
-}
-
 // strays checks that nothing was asked or called of which no journal tells.
 func (c *checker) strays() {
 	c.Requests = len(c.Asked)
@@ -263,36 +214,6 @@ func (c *checker) strays() {
 	for key := range c.Called {
 		if c.intents[key] == nil {
 			c.wrong(calledOnce, "", "the tools' server got call %q, which no journal has", key)
-		}
-	}
-}
-
-// calls checks each call by how often the tools' server has got it.
-func (c *checker) calls() {
-	for key, intents := range c.intents {
-		last := intents[len(intents)-1]
-		got := c.Called[key]
-		name := c.names[key]
-		if last.repeatable() {
-			c.Repeatable++
-			c.RepeatableMade += got.Times
-			if got.Times > len(intents) {
-				c.wrong(calledOnce, name, "%s was made %d times, and intended %d times", last.what, got.Times, len(intents))
-			}
-			continue
-		}
-		c.Intended++
-		c.Made += min(got.Times, 1)
-		if got.Times > 1 {
-			c.Twice++
-			c.wrong(calledOnce, name, "%s was made %d times", last.what, got.Times)
-		}
-		switch {
-		case last.outcome == loop.Unknown:
-			c.Unknown++
-			c.UnknownMade += min(got.Times, 1)
-		case last.outcome == loop.Succeeded && got.Times == 0:
-			c.wrong(knownOutcomes, name, "the journal has a result of %s, which the tools' server never got", last.what)
 		}
 	}
 }

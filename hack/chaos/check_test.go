@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -8,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -27,9 +28,13 @@ func at(second int) time.Time { return time.Date(2026, 1, 1, 12, 0, second, 0, t
 
 // scribe writes a journal, an entry a second.
 type scribe struct {
+	// uid of the Turn; empty for uid.
+	uid     string
 	entries []journal.Entry
 	epoch   int64
 }
+
+func (s *scribe) turn() string { return cmp.Or(s.uid, uid) }
 
 func (s *scribe) write(kind journal.Kind, payload any) {
 	text, err := json.Marshal(payload)
@@ -48,7 +53,7 @@ func (s *scribe) run(epoch int64) {
 }
 
 func (s *scribe) ask(step, attempt int) {
-	s.write(journal.ModelRequested, loop.Request{Step: step, Provider: "p", Model: "m", Attempt: attempt, ID: fmt.Sprintf("%s/%d", uid, len(s.entries)+1)})
+	s.write(journal.ModelRequested, loop.Request{Step: step, Provider: "p", Model: "m", Attempt: attempt, ID: fmt.Sprintf("%s/%d", s.turn(), len(s.entries)+1)})
 }
 
 func (s *scribe) reply(step int, calls ...string) {
@@ -63,11 +68,14 @@ func (s *scribe) reply(step int, calls ...string) {
 
 func (s *scribe) intend(step int, id, name string, attempt int) {
 	effect := tool.Destructive
-	if name == "look" {
+	switch name {
+	case toolLook:
 		effect = tool.ReadOnly
+	case toolHelper:
+		effect = tool.Idempotent
 	}
 	s.write(journal.ToolIntended, loop.Intent{
-		Step: step, CallID: id, Name: name, Effect: effect, Attempt: attempt, IdempotencyKey: fmt.Sprintf("%s/%d/%s", uid, step, id),
+		Step: step, CallID: id, Name: name, Effect: effect, Attempt: attempt, IdempotencyKey: fmt.Sprintf("%s/%d/%s", s.turn(), step, id),
 	})
 }
 
@@ -104,7 +112,7 @@ func story() evidence {
 	s.reply(3)                                // 16
 	s.end()                                   // 17
 	billed := func(seq, unknown int) asked {
-		return asked{ID: fmt.Sprintf("%s/%d", uid, seq), Billed: true, Input: 10, Output: 2, Unknown: unknown}
+		return asked{ID: fmt.Sprintf("%s/%d", uid, seq), Billed: true, Input: 10, Output: 2, Unknown: []string{"b"}[:unknown]}
 	}
 	return evidence{
 		Turns: []turnEvidence{{Entries: s.entries, Turn: &v1alpha1.Turn{
@@ -130,11 +138,11 @@ func TestAStoryInWhichAllHolds(t *testing.T) {
 		t.Errorf("violations: %+v", broken)
 	}
 	want := figures{
-		Turns: 1, Finished: 1, Resumes: 2, Entries: 17, Requests: 4, Replies: 3, LostSent: 1,
+		Turns: 1, Finished: 1, Resumes: 2, CutOff: 2, Entries: 17, Requests: 4, Replies: 3, LostSent: 1,
 		Intended: 2, Made: 2, Unknown: 1, UnknownMade: 1, UnknownReported: 1, UnknownTold: 1, Repeatable: 1, RepeatableMade: 1,
 		Billed: tokens{40, 8}, Reported: tokens{30, 6}, Lost: tokens{10, 2},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("figures (-want +got):\n%s", diff)
 	}
 }
@@ -227,7 +235,8 @@ func TestEachGuaranteeIsMissedWhenItIsBroken(t *testing.T) {
 		"KillAfter":    {"a kill that was after the next run began", func(e *evidence) { e.Kills[0] = kill{at(4), at(5)} }, knownOutcomes, "nothing was killed then"},
 		"SameEpoch":    {"a run that gave up what it had begun", func(e *evidence) { e.Turns[0].Entries[2].Epoch = 1 }, knownOutcomes, "without a new epoch"},
 		"NotReported":  {"a status that does not report it", func(e *evidence) { status(e).Steps.UnknownOutcomes = 0 }, knownOutcomes, "reports 0 unknown outcomes of 1"},
-		"NotTold":      {"a model that is not told", func(e *evidence) { e.Asked[3].Unknown = 0 }, knownOutcomes, "told of 0 unknown outcomes of 1"},
+		"NotTold":      {"a model that is not told", func(e *evidence) { e.Asked[2].Unknown, e.Asked[3].Unknown = nil, nil }, knownOutcomes, "told of 0 unknown outcomes of 1"},
+		"ToldOfOther":  {"a model that is told of a call that has a result", func(e *evidence) { e.Asked[3].Unknown = []string{"c"} }, knownOutcomes, "told of 2 unknown outcomes of 1"},
 		"Pretended":    {"a result of a call that was cut off", func(e *evidence) { e.Turns[0].Entries[9] = story14() }, knownOutcomes, "was not in flight"},
 		"Overcautious": {"an unknown outcome of a call that nothing cut off", func(e *evidence) { e.Turns[0].Entries[13].Payload = unknownC() }, knownOutcomes, "no kill has cut it off"},
 		"NeverCalled":  {"a result of a call that never arrived", func(e *evidence) { delete(e.Called, uid+"/2/c") }, knownOutcomes, "never got"},
@@ -252,7 +261,7 @@ func TestEachGuaranteeIsMissedWhenItIsBroken(t *testing.T) {
 		"Unreadable": {"an entry that cannot be read", func(e *evidence) { e.Turns[0].Entries[4].Payload = []byte("{") }, wholeJournals, "cannot be read"},
 		"RefusedCall": {"a call that was refused", func(e *evidence) {
 			rewrite(e, insert(14, 3, func(s *scribe) { s.finish(2, "d", "count", loop.Refused) }))
-		}, wholeJournals, "was refused"},
+		}, wholeJournals, "was Refused"},
 		"FailedCall": {"a call that failed", func(e *evidence) {
 			e.Turns[0].Entries[13].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[13].Payload), "Succeeded", "Failed", 1))
 		}, knownOutcomes, "has failed"},

@@ -15,6 +15,8 @@ type evidence struct {
 	Asked []asked
 	// Called are the calls that the tools' server has got, by their key.
 	Called map[string]called
+	// Decided are the decisions about calls that the API server has, by the calls' keys.
+	Decided map[string]v1alpha1.ApprovalDecision
 	// Kills are the moments in which a process was ended, or stopped for longer than its Lease.
 	Kills []kill
 }
@@ -32,8 +34,8 @@ type asked struct {
 	// Billed says whether it was billed, Input and Output for how many tokens.
 	Billed        bool
 	Input, Output int64
-	// Unknown is how many results of tools in it say that their outcome is unknown.
-	Unknown int
+	// Unknown are the IDs of the calls of which it says that their outcome is unknown.
+	Unknown []string
 }
 
 // called is a call as the tools' server has got it.
@@ -55,6 +57,8 @@ const (
 	paidOnce          guarantee = "no recorded reply was requested again"
 	calledOnce        guarantee = "each side-effecting call was made at most once"
 	knownOutcomes     guarantee = "unknown outcomes are those in flight at a kill, and reported"
+	approvedOnly      guarantee = "calls that need approval were made if approved, and only then"
+	oneChild          guarantee = "each call of a sub-agent made one child Turn"
 	exactUsage        guarantee = "usage equals what the model server billed"
 	wholeJournals     guarantee = "journals have no gap and no entry of an older epoch"
 	livingProcess     guarantee = "no manager at work ended but by a kill"
@@ -63,7 +67,7 @@ const (
 )
 
 // guarantees are all of them that every phase checks.
-var guarantees = []guarantee{everyTurnFinished, paidOnce, calledOnce, knownOutcomes, exactUsage, wholeJournals}
+var guarantees = []guarantee{everyTurnFinished, paidOnce, calledOnce, knownOutcomes, approvedOnly, oneChild, exactUsage, wholeJournals}
 
 // violation is a guarantee that did not hold.
 type violation struct {

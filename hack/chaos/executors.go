@@ -163,7 +163,7 @@ func (c *couple) paused(ctx context.Context) error {
 // atWork creates Turns and waits until both executors are in the middle of many.
 func (c *couple) atWork(ctx context.Context, prefix string) error {
 	for i := range c.executorTurns {
-		if err := c.createTurn(ctx, c.phase, fmt.Sprintf("%s-%03d", prefix, i), slow.message(i)); err != nil {
+		if err := c.createTurn(ctx, c.phase, fmt.Sprintf("%s-%03d", prefix, i), lasting[i%len(lasting)], i); err != nil {
 			return err
 		}
 	}

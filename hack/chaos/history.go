@@ -9,7 +9,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
-	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
@@ -23,12 +22,19 @@ type history struct {
 	requests []*request
 	intents  []*intent
 	finishes []loop.Finish
-	steps    []loop.Step
-	result   *turn.Result
-	broken   []violation
+	// steps are the replies that are steps, and asides those beside them.
+	steps, asides []loop.Step
+	// approvals are the decisions that were asked for.
+	approvals []*approval
+	// exposures, compactions and waves count the tools' exposures, the summaries, and the calls that were made together.
+	exposures, compactions, waves int
+	// parked counts the runs that began while a call waited for people or a child, and cutOff those that began otherwise.
+	parked, cutOff int
+	result         *turn.Result
+	broken         []violation
 
-	// open is what is in flight by the journal: a request or an intent that the same run has not ended yet.
-	open *flight
+	// open are what is in flight by the journal: a request, or intents that the same run has not ended yet.
+	open []*flight
 }
 
 // flight is something that was begun: a request or a call.
@@ -36,6 +42,8 @@ type flight struct {
 	what  string
 	epoch int64
 	begun time.Time
+	// awaits is true for a call of a sub-agent: the run ends while the child is under way, and the next one calls again.
+	awaits bool
 	// ended is true when the journal has its outcome from the same run, else cut is when the next run began.
 	ended bool
 	cut   time.Time
@@ -60,8 +68,15 @@ type intent struct {
 	outcome loop.Outcome
 }
 
+// approval is a decision that was asked for.
+type approval struct {
+	loop.Approval
+	// decision is nil while there is none.
+	decision *loop.Decision
+}
+
 // repeatable says whether a call may be made twice. It is the test that knows, whatever the journal says of the effect.
-func (i *intent) repeatable() bool { return i.Name == toolLook }
+func (i *intent) repeatable() bool { return i.Name == toolLook || i.awaits }
 
 func (h *history) wrong(g guarantee, format string, args ...any) {
 	h.broken = append(h.broken, violation{Guarantee: g, What: fmt.Sprintf(format, args...)})
@@ -78,9 +93,7 @@ func readHistory(uid string, entries []journal.Entry) *history {
 			h.wrong(wholeJournals, "entry %d (%s) of the journal cannot be read: %v", e.Seq, e.Kind, err)
 		}
 	}
-	if h.open != nil {
-		h.wrong(wholeJournals, "the journal ends while %s is in flight", h.open.what)
-	}
+	h.idle(journal.Entry{Seq: int64(len(entries)) + 1}, "the journal ends")
 	return h
 }
 
@@ -93,7 +106,7 @@ func (h *history) read(e journal.Entry) error {
 	case h.result != nil:
 		h.wrong(wholeJournals, "entry %d (%s) follows the end of the turn", e.Seq, e.Kind)
 	}
-	switch e.Kind { //nolint:exhaustive // because the others are neither asked, answered nor called
+	switch e.Kind { //nolint:exhaustive // because the others are of no concern here
 	case journal.RunStarted:
 		h.started(e)
 	case journal.ModelRequested:
@@ -102,6 +115,16 @@ func (h *history) read(e journal.Entry) error {
 		return decoded(e, h.replied)
 	case journal.ModelFailed:
 		return decoded(e, h.failed)
+	case journal.ToolsExposed:
+		if h.exposures++; h.exposures > 1 {
+			h.wrong(wholeJournals, "entry %d exposes tools once more", e.Seq)
+		}
+	case journal.Compacted:
+		h.compacted(e)
+	case journal.ApprovalRequested:
+		return decoded(e, h.asked)
+	case journal.ApprovalDecided:
+		return decoded(e, h.decided)
 	case journal.ToolIntended:
 		return decoded(e, h.intended)
 	case journal.ToolFinished:
@@ -124,11 +147,19 @@ func decoded[T any](e journal.Entry, take func(journal.Entry, T)) error {
 
 // started begins a run: what was in flight is lost.
 func (h *history) started(e journal.Entry) {
-	if h.open != nil {
-		h.open.cut = e.Time
-		if e.Epoch == h.open.epoch {
-			h.wrong(knownOutcomes, "%s was given up without a new epoch, so not by a kill", h.open.what)
+	waits := slices.ContainsFunc(h.approvals, func(a *approval) bool { return a.decision == nil })
+	for _, f := range h.open {
+		f.cut = e.Time
+		waits = waits || f.awaits
+		if e.Epoch == f.epoch {
+			h.wrong(knownOutcomes, "%s was given up without a new epoch, so not by a kill", f.what)
 		}
+	}
+	switch {
+	case h.runs > 0 && waits:
+		h.parked++
+	case h.runs > 0:
+		h.cutOff++
 	}
 	h.open = nil
 	h.epoch = max(h.epoch, e.Epoch)
@@ -137,16 +168,19 @@ func (h *history) started(e journal.Entry) {
 
 // idle checks that nothing is in flight when something else begins.
 func (h *history) idle(e journal.Entry, what string) {
-	if h.open != nil {
-		h.wrong(wholeJournals, "%s in entry %d while %s is in flight in the same run", what, e.Seq, h.open.what)
+	for _, f := range h.open {
+		h.wrong(wholeJournals, "%s in entry %d while %s is in flight in the same run", what, e.Seq, f.what)
 	}
 	h.open = nil
 }
 
 func (h *history) requested(e journal.Entry, r loop.Request) {
 	what := fmt.Sprintf("request %q for step %d", r.ID, r.Step)
+	if r.Purpose != loop.ForStep {
+		what += " (" + string(r.Purpose) + ")"
+	}
 	h.idle(e, what)
-	if r.Step <= len(h.steps) {
+	if r.Step <= len(h.steps) || slices.ContainsFunc(h.asides, func(s loop.Step) bool { return s.Step == r.Step && s.Purpose == r.Purpose }) {
 		h.wrong(paidOnce, "%s was made although the journal had the reply", what)
 	}
 	if want := fmt.Sprintf("%s/%d", h.uid, e.Seq); r.ID != want {
@@ -157,7 +191,7 @@ func (h *history) requested(e journal.Entry, r loop.Request) {
 	}
 	sent := &request{flight: flight{what: what, epoch: e.Epoch, begun: e.Time}, Request: r}
 	h.requests = append(h.requests, sent)
-	h.open = &sent.flight
+	h.open = []*flight{&sent.flight}
 }
 
 // unfinishedCalls are the IDs of the calls of the last reply that have no end yet.
@@ -175,11 +209,20 @@ func (h *history) unfinishedCalls() []string {
 	return ids
 }
 
-// pending returns the request in flight, if it is one for a step.
-func (h *history) pending(e journal.Entry, step int) *request {
-	if n := len(h.requests); n > 0 && h.open == &h.requests[n-1].flight && h.requests[n-1].Step == step {
-		h.open = nil
-		h.requests[n-1].ended = true
+// land takes something that has ended out of what is in flight, and says whether it was among that.
+func (h *history) land(f *flight) bool {
+	i := slices.Index(h.open, f)
+	if i < 0 {
+		return false
+	}
+	h.open = slices.Delete(h.open, i, i+1)
+	f.ended = true
+	return true
+}
+
+// pending returns the request in flight, if it is one for a step and a purpose.
+func (h *history) pending(e journal.Entry, step int, purpose loop.Purpose) *request {
+	if n := len(h.requests); n > 0 && h.requests[n-1].Step == step && h.requests[n-1].Purpose == purpose && h.land(&h.requests[n-1].flight) {
 		return h.requests[n-1]
 	}
 	h.wrong(wholeJournals, "entry %d (%s) for step %d has no request in flight", e.Seq, e.Kind, step)
@@ -187,8 +230,12 @@ func (h *history) pending(e journal.Entry, step int) *request {
 }
 
 func (h *history) replied(e journal.Entry, s loop.Step) {
-	if r := h.pending(e, s.Step); r != nil {
+	if r := h.pending(e, s.Step, s.Purpose); r != nil {
 		r.replied, r.usage = true, s.Reply.Usage
+	}
+	if s.Purpose != loop.ForStep {
+		h.asides = append(h.asides, s)
+		return
 	}
 	if s.Step != len(h.steps)+1 {
 		h.wrong(paidOnce, "entry %d is a reply to step %d, after %d replies", e.Seq, s.Step, len(h.steps))
@@ -197,88 +244,19 @@ func (h *history) replied(e journal.Entry, s loop.Step) {
 }
 
 func (h *history) failed(e journal.Entry, a loop.Attempt) {
-	if r := h.pending(e, a.Step); r != nil {
+	if r := h.pending(e, a.Step, a.Purpose); r != nil {
 		r.unsent, r.usage = a.Unsent, a.Usage
 	}
 }
 
-func (h *history) intended(e journal.Entry, i loop.Intent) {
-	what := fmt.Sprintf("call %q of %s in step %d", i.CallID, i.Name, i.Step)
-	h.idle(e, what)
-	made := &intent{flight: flight{what: what, epoch: e.Epoch, begun: e.Time}, Intent: i}
-	if i.Effect.Repeatable() != made.repeatable() {
-		h.wrong(calledOnce, "%s is said to be %s", what, i.Effect)
-	}
-	if before := h.intentOf(i.Step, i.CallID); before != nil {
-		switch {
-		case !made.repeatable():
-			h.wrong(calledOnce, "%s, which must not be made twice, was intended again", what)
-		case before.ended:
-			h.wrong(calledOnce, "%s was intended again although it had ended", what)
-		}
-	}
-	if !h.askedFor(i) {
-		h.wrong(calledOnce, "%s was intended, and no reply asked for it", what)
-	}
-	h.intents = append(h.intents, made)
-	h.open = &made.flight
-}
-
-func (h *history) askedFor(i loop.Intent) bool {
-	if i.Step != len(h.steps) {
-		return false
-	}
-	return slices.ContainsFunc(h.steps[i.Step-1].Reply.ToolCalls, func(c model.ToolCall) bool { return c.ID == i.CallID && c.Name == i.Name })
-}
-
-// intentOf is the newest intent of a call.
-func (h *history) intentOf(step int, callID string) *intent {
-	for _, i := range slices.Backward(h.intents) {
-		if i.Step == step && i.CallID == callID {
-			return i
-		}
-	}
-	return nil
-}
-
-func (h *history) finished(e journal.Entry, f loop.Finish) {
-	what := fmt.Sprintf("call %q of %s in step %d", f.CallID, f.Name, f.Step)
-	if slices.ContainsFunc(h.finishes, func(b loop.Finish) bool { return b.Step == f.Step && b.CallID == f.CallID }) {
-		h.wrong(calledOnce, "%s has ended twice", what)
-	}
-	h.finishes = append(h.finishes, f)
-	i := h.intentOf(f.Step, f.CallID)
-	inFlight := i != nil && h.open == &i.flight
-	if i != nil {
-		i.outcome = f.Outcome
-	}
-	switch f.Outcome {
-	case loop.Unknown:
-		if i == nil || inFlight || i.repeatable() || f.Class != tool.OutcomeUnknown {
-			h.wrong(knownOutcomes, "the outcome of %s is called unknown, and no kill has cut it off", what)
-		}
-	case loop.Refused:
-		h.wrong(wholeJournals, "%s was refused: %s", what, f.Content)
-	case loop.Succeeded, loop.Failed:
-		if !inFlight {
-			h.wrong(knownOutcomes, "entry %d says that %s has %s, and it was not in flight", e.Seq, what, f.Outcome)
-			return
-		}
-		i.ended = true
-		h.open = nil
-		if f.Outcome == loop.Failed {
-			h.wrong(knownOutcomes, "%s has failed: %s", what, f.Content)
-		}
-	}
-}
-
-// unknown counts the calls that ended with nobody knowing.
-func (h *history) unknown() int {
-	n := 0
+// unknown are the IDs of the calls that ended with nobody knowing, sorted.
+func (h *history) unknown() []string {
+	var ids []string
 	for _, f := range h.finishes {
 		if f.Outcome == loop.Unknown {
-			n++
+			ids = append(ids, f.CallID)
 		}
 	}
-	return n
+	slices.Sort(ids)
+	return ids
 }

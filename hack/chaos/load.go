@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
@@ -42,84 +40,29 @@ func init() {
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 }
 
-// plan is a course of a Turn: the tools that each reply asks for, until the last reply answers.
-type plan struct {
-	name  string
-	steps [][]string
-	// fastest and slowest that a reply takes, in milliseconds.
-	fastest, slowest int
-}
-
-// The tools: toolCount must not be called twice, toolLook may be.
-const (
-	toolCount = "count"
-	toolLook  = "look"
-)
-
-// The plans of Turns.
-var (
-	long  = plan{"plan-long", [][]string{{toolCount}, {toolLook, toolCount}, {toolCount}, {toolCount}}, 10, 400}
-	short = plan{"plan-short", [][]string{{toolCount, toolLook}, {toolCount}}, 1, 5}
-	slow  = plan{"plan-slow", [][]string{{toolCount}, {toolLook, toolCount}, {toolCount}, {toolCount}}, 200, 1000}
-)
-
-// paces is how many Turns of a plan differ in how long their replies take.
-const paces = 8
-
-// message is what a Turn of the plan says.
-func (p plan) message(number int) string {
-	return fmt.Sprintf("Follow %s at pace-%d.", p.name, number%paces)
-}
-
-// rules are those of the fake model: for each plan, pace and step a reply, which takes a while.
-func rules(r *rand.Rand) []server.Rule {
-	var all []server.Rule
-	for _, p := range []plan{long, short, slow} {
-		for pace := range paces {
-			matches := fmt.Sprintf(`%s at pace-%d\.`, p.name, pace)
-			done := 0 // calls by then
-			for i := range len(p.steps) + 1 {
-				rule := server.Rule{
-					When:  server.When{Matches: matches, ToolMessages: new(done)},
-					Fault: server.Fault{LatencyMilliseconds: p.fastest + r.IntN(p.slowest-p.fastest+1)},
-				}
-				if i == len(p.steps) {
-					rule.Reply.Text = new("Done, after {{ .ToolMessages }} calls.")
-				} else {
-					for _, tool := range p.steps[i] {
-						rule.Reply.ToolCalls = append(rule.Reply.ToolCalls, server.ToolCall{Name: tool, Arguments: new(fmt.Sprintf(`{"step": %d}`, i+1))})
-					}
-					done += len(p.steps[i])
-				}
-				all = append(all, rule)
-			}
-		}
-	}
-	return all
-}
-
 // prepare makes the namespace of a phase and all that its Turns need.
 func (r *rig) prepare(ctx context.Context, phase string) error {
 	meta := metav1.ObjectMeta{Name: objectName, Namespace: phase}
-	reference := v1alpha1.ObjectReference{Name: objectName}
+	provider := v1alpha1.ModelProviderSpec{
+		Type: v1alpha1.ProviderTypeOpenAI, BaseURL: r.modelURL,
+		CredentialsRef: &v1alpha1.SecretKeyReference{Name: objectName, Key: "apiKey"},
+	}
+	narrow := provider
+	narrow.Models = []v1alpha1.Model{{Name: modelName, ContextWindow: new(int64(narrowWindow))}}
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: phase}},
 		&corev1.Secret{ObjectMeta: meta, StringData: map[string]string{"apiKey": "chaos-key"}},
-		&v1alpha1.ModelProvider{ObjectMeta: meta, Spec: v1alpha1.ModelProviderSpec{
-			Type: v1alpha1.ProviderTypeOpenAI, BaseURL: r.modelURL,
-			CredentialsRef: &v1alpha1.SecretKeyReference{Name: objectName, Key: "apiKey"},
+		&v1alpha1.ModelProvider{ObjectMeta: meta, Spec: provider},
+		&v1alpha1.ModelProvider{ObjectMeta: metav1.ObjectMeta{Name: agentNarrow, Namespace: phase}, Spec: narrow},
+		&v1alpha1.ToolServer{ObjectMeta: meta, Spec: v1alpha1.ToolServerSpec{
+			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: r.toolsURL}, ConnectTimeoutSeconds: 30,
 		}},
 		&v1alpha1.PromptProfile{ObjectMeta: meta, Spec: v1alpha1.PromptProfileSpec{
 			ID: objectName, Version: "1.0.0", Instructions: "Do as you are told.",
 		}},
-		&v1alpha1.Agent{ObjectMeta: meta, Spec: v1alpha1.AgentSpec{
-			PromptProfileRef: reference,
-			Models:           []v1alpha1.ModelReference{{ProviderRef: reference, Model: modelName}},
-			// A Turn is to end by its answer, however long the outages take.
-			Limits: &v1alpha1.Limits{
-				TimeoutSeconds: new(int32(3600)), StartingDeadlineSeconds: new(int32(3600)), MaxSteps: new(int32(10)),
-			},
-		}},
+		agent(phase, agentHelper, objectName),
+		agent(phase, agentMain, objectName, v1alpha1.AgentTool{AgentRef: &v1alpha1.ObjectReference{Name: agentHelper}, Name: toolHelper}),
+		agent(phase, agentNarrow, agentNarrow),
 	} {
 		if err := r.api.Create(ctx, object); err != nil {
 			return fmt.Errorf("failed to create %T %q: %w", object, object.GetName(), err)
@@ -128,12 +71,26 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 	return nil
 }
 
-// createTurn creates a Turn, for as long as ctx lives and the API server is away.
-func (r *rig) createTurn(ctx context.Context, phase, name, message string) error {
+// agent is an Agent that uses a ModelProvider, with the tools of the test's server and others.
+func agent(phase, name, provider string, tools ...v1alpha1.AgentTool) *v1alpha1.Agent {
+	reference := v1alpha1.ObjectReference{Name: objectName}
+	return &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: phase}, Spec: v1alpha1.AgentSpec{
+		PromptProfileRef: reference,
+		Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.ObjectReference{Name: provider}, Model: modelName}},
+		Tools:            append([]v1alpha1.AgentTool{{ServerRef: &reference, RequireApproval: []string{toolWipe}}}, tools...),
+		// A Turn is to end by its answer, however long the outages take.
+		Limits: &v1alpha1.Limits{
+			TimeoutSeconds: new(int32(3600)), StartingDeadlineSeconds: new(int32(3600)), MaxSteps: new(int32(10)),
+		},
+	}}
+}
+
+// createTurn creates a Turn of a plan, for as long as ctx lives and the API server is away.
+func (r *rig) createTurn(ctx context.Context, phase, name string, p plan, number int) error {
 	for {
 		err := r.api.Create(ctx, &v1alpha1.Turn{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: phase},
-			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: objectName}, Message: message},
+			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: p.agent}, Message: p.message(number)},
 		})
 		// One that was there already is of an attempt of which no answer came back.
 		if err == nil || apierrors.IsAlreadyExists(err) {
@@ -178,6 +135,9 @@ func (r *rig) collect(ctx context.Context, phase string, store journalStore, kil
 	if err != nil {
 		return e, err
 	}
+	if e.Decided, err = r.decisions(ctx, phase); err != nil {
+		return e, err
+	}
 	kept, err := store.open(ctx)
 	if err != nil {
 		return e, fmt.Errorf("failed to open the store: %w", err)
@@ -203,7 +163,10 @@ func (r *rig) asked() ([]asked, error) {
 	for i := range requests {
 		q := &requests[i]
 		var body struct {
-			Messages []struct{ Role, Content string }
+			Messages []struct {
+				Role, Content string
+				ToolCallID    string `json:"tool_call_id"`
+			}
 		}
 		if err := json.Unmarshal(q.Body, &body); err != nil {
 			return nil, fmt.Errorf("failed to read request %d of the fake model: %w", q.Number, err)
@@ -211,7 +174,7 @@ func (r *rig) asked() ([]asked, error) {
 		a := asked{ID: q.ClientRequestID, Billed: q.Billed, Input: q.InputTokens, Output: q.OutputTokens}
 		for _, m := range body.Messages {
 			if m.Role == "tool" && strings.Contains(m.Content, "outcome_unknown") {
-				a.Unknown++
+				a.Unknown = append(a.Unknown, m.ToolCallID)
 			}
 		}
 		all = append(all, a)

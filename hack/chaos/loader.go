@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 const (
@@ -37,7 +39,7 @@ func (l *loader) feed(ctx context.Context, done func() bool) error {
 			pause(ctx, probeInterval)
 			continue
 		}
-		err := l.createTurn(ctx, l.phase, fmt.Sprintf("turn-%03d", i), long.message(i))
+		err := l.createTurn(ctx, l.phase, fmt.Sprintf("turn-%03d", i), mixed[i%len(mixed)], i)
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
@@ -58,7 +60,7 @@ func (l *loader) await(ctx context.Context, done func() bool) error {
 		}
 		finished := int64(0)
 		for i := range turns {
-			if turns[i].IsFinished() {
+			if _, child := translate.Parent(&turns[i]); !child && turns[i].IsFinished() {
 				finished++
 			}
 		}

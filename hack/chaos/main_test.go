@@ -4,18 +4,26 @@ import (
 	"encoding/json"
 	"io"
 	"math/rand/v2"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/chaos/failpoint"
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
 func TestParse(t *testing.T) {
@@ -58,13 +66,16 @@ func TestAPointStandsBetweenAnyTwoEffects(t *testing.T) {
 		}
 		names[s.name] = true
 		for _, p := range s.points {
-			if again, err := failpoint.Parse(p.String()); err != nil || again != p || p.Turn != s.name {
+			if again, err := failpoint.Parse(p.String()); err != nil || again != p || p.Turn != s.name && p.Turn != s.name+childOf {
 				t.Errorf("point %+v of Turn %q comes back as %+v: %v", p, s.name, again, err)
 			}
 		}
 	}
-	// Bind, prepare, three replies of three effects each, three calls of three each, the end in the journal and the status.
-	const alone, goingOn = 2 + 3*3 + 3*3 + 2, 4
+	// Bind, expose, prepare, three replies of three effects each, three calls of three each, the end in the journal and the status.
+	const short = 3 + 3*3 + 3*3 + 2
+	// A wave, a call that is approved, one that is denied, one of a sub-agent with two of the child, and a compaction.
+	const others = 6 + 7 + 2 + 6 + 2 + 5
+	const alone, goingOn = short + others, 4
 	if got := len(all); got != 2*(alone+goingOn) {
 		t.Errorf("%d points, want %d", got, 2*(alone+goingOn))
 	}
@@ -79,31 +90,90 @@ func TestTheRulesAreWhatTheModelTakes(t *testing.T) {
 	}
 }
 
+func TestNoTwoCallsOfATurnAreTheSame(t *testing.T) {
+	for _, p := range plans {
+		seen := map[string]bool{}
+		for i := range p.steps {
+			for _, c := range p.calls(i+1, 0) {
+				if call := c.Name + *c.Arguments; seen[call] {
+					t.Errorf("%s makes the call %s twice", p.name, call)
+				} else {
+					seen[call] = true
+				}
+			}
+		}
+	}
+}
+
+// TestThePlansAreFollowed: whatever the results are, and also when older messages are gone.
+func TestThePlansAreFollowed(t *testing.T) {
+	fake, err := server.New(server.Config{Rules: rules(rand.New(rand.NewPCG(1, 1)))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(fake.Close)
+	web := httptest.NewServer(fake)
+	t.Cleanup(web.Close)
+	provider := openai.New(openai.Config{BaseURL: web.URL + "/v1", Policy: netpolicy.Permissive(), ConnectTimeout: time.Minute, IdleTimeout: time.Minute})
+	t.Cleanup(provider.Close)
+	var offered []model.Tool
+	for _, name := range []string{toolCount, toolLook, toolWipe, toolHelper} {
+		offered = append(offered, model.Tool{Name: name, Parameters: []byte(`{"type": "object"}`)})
+	}
+	for _, p := range []plan{short, shortWave, shortWide, shortNested} {
+		user := model.Message{Role: model.RoleUser, Content: p.message(3)}
+		newest := []model.Message{user}
+		for _, want := range append(slices.Clone(p.steps), nil) {
+			reply, err := provider.Generate(t.Context(), model.Request{Model: modelName, Messages: newest, Tools: offered})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			newest = []model.Message{user, {Role: model.RoleAssistant, Content: reply.Text, ToolCalls: reply.ToolCalls}}
+			for _, c := range reply.ToolCalls {
+				got = append(got, c.Name)
+				newest = append(newest, model.Message{Role: model.RoleTool, ToolCallID: c.ID, Content: "error (denied): no"})
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s asks for %q, want %q", p.name, got, want)
+			}
+		}
+	}
+}
+
+// TestTheToolServerCountsByKey calls it as the manager does.
 func TestTheToolServerCountsByKey(t *testing.T) {
 	s := newToolServer(time.Millisecond)
 	web := httptest.NewServer(s)
 	t.Cleanup(web.Close)
-	call := func(key string) int {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, web.URL+"/count", strings.NewReader("{}"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("X-Call-Key", key)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return map[bool]int{true: resp.StatusCode}[resp.Body.Close() == nil]
+	servers := toolservers.NewCache(nil, netpolicy.Permissive(), time.Now, logr.Discard())
+	t.Cleanup(servers.Close)
+	object := &v1alpha1.ToolServer{
+		ObjectMeta: metav1.ObjectMeta{Name: objectName, Namespace: "n", UID: "uid"},
+		Spec:       v1alpha1.ToolServerSpec{Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: web.URL}},
 	}
-	for _, key := range []string{"a", "b", "a"} {
-		if got := call(key); got != http.StatusOK {
-			t.Errorf("a call is answered with %d", got)
+	tools, err := servers.Tools(t.Context(), object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	effects := map[string]tool.Effect{}
+	for _, offered := range tools {
+		effects[offered.Name] = offered.Effect
+	}
+	if diff := cmp.Diff(map[string]tool.Effect{toolCount: tool.Destructive, toolWipe: tool.Destructive, toolLook: tool.ReadOnly}, effects); diff != "" {
+		t.Errorf("tools (-want +got):\n%s", diff)
+	}
+	for _, key := range []string{"a", "b", "a", ""} {
+		if _, err := servers.Caller(object, toolCount).Call(t.Context(), tool.Call{IdempotencyKey: key, Arguments: []byte(`{"step": 1, "place": 1}`)}); err != nil {
+			t.Errorf("call %q: %v", key, err)
 		}
 	}
-	if got := call(""); got != http.StatusBadRequest {
-		t.Errorf("a call without a key is answered with %d", got)
+	result, err := servers.Caller(object, toolLook).Call(t.Context(), tool.Call{IdempotencyKey: "c", Arguments: []byte(`{"step": 1, "place": 1, "chars": 600}`)})
+	if err != nil || len(result.Content) < 600 || len(result.Content) > 700 {
+		t.Errorf("a long look gives %d bytes: %v", len(result.Content), err)
 	}
-	if diff := cmp.Diff(map[string]called{"a": {"count", 2}, "b": {"count", 1}}, s.calls()); diff != "" {
+	want := map[string]called{"a": {toolCount, 2}, "b": {toolCount, 1}, "": {toolCount, 1}, "c": {toolLook, 1}}
+	if diff := cmp.Diff(want, s.calls()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 	if s.reset(); len(s.calls()) > 0 {

@@ -7,85 +7,10 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/chaos/failpoint"
-	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
 // pointPatience bounds the time until a manager has died at its point, and until its Turn has finished after that.
 const pointPatience = 45 * time.Second
-
-// scenario is a Turn whose managers die at these points, one after another, until the last one finishes it.
-type scenario struct {
-	name   string
-	points []failpoint.Point
-}
-
-// effects are all that a Turn of the short plan does to the world, in their order.
-func effects() []failpoint.Point {
-	at := func(e failpoint.Effect, detail string, nth int) failpoint.Point {
-		return failpoint.Point{Effect: e, Detail: detail, Nth: nth}
-	}
-	all := []failpoint.Point{
-		at(failpoint.Write, failpoint.DetailBind, 1),
-		at(failpoint.Append, string(journal.Prepared), 1),
-	}
-	call := 0
-	for i := range len(short.steps) + 1 {
-		all = append(all,
-			at(failpoint.Append, string(journal.ModelRequested), i+1),
-			at(failpoint.Request, "", i+1),
-			at(failpoint.Append, string(journal.ModelReplied), i+1))
-		if i == len(short.steps) {
-			break
-		}
-		for range short.steps[i] {
-			call++
-			all = append(all,
-				at(failpoint.Append, string(journal.ToolIntended), call),
-				at(failpoint.Call, "", call),
-				at(failpoint.Append, string(journal.ToolFinished), call))
-		}
-	}
-	return append(all, at(failpoint.Append, string(journal.Finalized), 1), at(failpoint.Write, failpoint.DetailEnd, 1))
-}
-
-// again are the effects of the manager that goes on: it dies at them after another one has died while a call was under way.
-func again() []failpoint.Point {
-	return []failpoint.Point{
-		{Effect: failpoint.Write, Detail: failpoint.DetailClaim, Nth: 1},
-		{Effect: failpoint.Append, Detail: string(journal.RunStarted), Nth: 1},
-		{Effect: failpoint.Append, Detail: string(journal.Finalized), Nth: 1},
-		{Effect: failpoint.Write, Detail: failpoint.DetailEnd, Nth: 1},
-	}
-}
-
-// scenarios are all deaths that are tried: at each effect alone, and at each of going on after one.
-func (o options) scenarios() []scenario {
-	whens := []failpoint.When{failpoint.Before, failpoint.After}
-	if o.points == pointsAfter {
-		whens = whens[1:]
-	}
-	var all []scenario
-	add := func(points ...failpoint.Point) {
-		s := scenario{name: fmt.Sprintf("point-%03d", len(all))}
-		for _, p := range points {
-			p.Turn = s.name
-			s.points = append(s.points, p)
-		}
-		all = append(all, s)
-	}
-	for _, p := range effects() {
-		for _, p.When = range whens {
-			add(p)
-		}
-	}
-	first := failpoint.Point{Effect: failpoint.Call, Detail: toolCount, When: failpoint.After, Nth: 1}
-	for _, p := range again() {
-		for _, p.When = range whens {
-			add(first, p)
-		}
-	}
-	return all
-}
 
 // pointResult is a row of the report.
 type pointResult struct {
@@ -103,6 +28,9 @@ func (r *rig) points(ctx context.Context) (*phaseReport, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	defer beside(ctx, fail, r.newApprover(phase, 0).run)()
 	// One manager finishes a Turn and then waits for the next one, to die in it.
 	all := r.scenarios()
 	var deaths []failpoint.Point
@@ -124,7 +52,7 @@ func (r *rig) points(ctx context.Context) (*phaseReport, error) {
 	}
 	var rows []pointResult
 	for i, s := range all {
-		if err := r.createTurn(ctx, phase, s.name, short.message(i)); err != nil {
+		if err := r.createTurn(ctx, phase, s.name, s.plan, i); err != nil {
 			return nil, err
 		}
 		for _, point := range s.points {
@@ -154,6 +82,7 @@ func (r *rig) points(ctx context.Context) (*phaseReport, error) {
 		return nil, err
 	}
 	report := newPhaseReport(e)
+	report.mixes()
 	report.add("crash points", len(all))
 	report.add("manager died at a point", len(kills))
 	report.Points = rows

@@ -73,7 +73,7 @@ func (r *rig) startManager(ctx context.Context, spec managerSpec) (*process, err
 	if spec.roles != "" {
 		p.cmd.Args = append(p.cmd.Args, "--roles", spec.roles)
 	}
-	p.cmd.Env = append(os.Environ(), "CAPSTAN_STORE="+spec.store, "CAPSTAN_CHAOS_TOOLS="+r.toolsURL, "CAPSTAN_CHAOS_TRACE="+spec.trace)
+	p.cmd.Env = append(os.Environ(), "CAPSTAN_STORE="+spec.store, "CAPSTAN_CHAOS_TRACE="+spec.trace)
 	if spec.point != nil {
 		p.cmd.Env = append(p.cmd.Env, "CAPSTAN_CRASH_AT="+spec.point.String())
 	}

@@ -5,7 +5,11 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
+
+// slowestDecision is the longest that people take to decide about a call.
+const slowestDecision = time.Second
 
 // random runs many Turns while the manager is killed, and the API server and the store are stopped, all at random instants.
 func (r *rig) random(ctx context.Context) (*phaseReport, error) {
@@ -24,6 +28,7 @@ func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 	done := func() bool { return d.enough() && int(k.atWork.Load()) >= r.kills }
 	stopOutages := beside(ctx, fail, d.run)
 	stopAll := beside(ctx, fail, k.run, func(ctx context.Context) error { return l.feed(ctx, done) },
+		r.newApprover(phase, slowestDecision).run,
 		func(ctx context.Context) error {
 			k.killing(ctx, killing, l)
 			return nil
@@ -47,6 +52,9 @@ func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 	p.add("manager could not start for want of its servers", k.judge(p, d))
 	for _, how := range slices.Sorted(maps.Keys(d.ways)) {
 		p.add(how, d.ways[how])
+	}
+	if r.options.turns >= len(mixed) {
+		p.mixes()
 	}
 	p.checked(livingProcess)
 	return p, nil

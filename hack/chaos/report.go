@@ -40,10 +40,23 @@ func newPhaseReport(e evidence) *phaseReport {
 	p := &phaseReport{}
 	p.Figures, p.Violations = check(e)
 	p.checked(guarantees...)
-	if len(e.Kills) > 0 && p.Figures.Resumes == 0 {
+	if len(e.Kills) > 0 && p.Figures.CutOff == 0 {
 		p.wrong(everyTurnFinished, "%d kills have met no Turn at work: this proves nothing", len(e.Kills))
 	}
 	return p
+}
+
+// mixes checks that the Turns of a phase have done all that a Turn can do.
+func (p *phaseReport) mixes() {
+	f := p.Figures
+	for what, n := range map[string]int{
+		"calls in waves": f.Waves, "calls that were approved": f.Approved, "calls that were denied": f.Denied,
+		"Turns of sub-agents": f.Children, "compactions": f.Compactions, "parked Turns that went on": f.Parked,
+	} {
+		if n == 0 {
+			p.wrong(everyTurnFinished, "there were no %s: this proves nothing", what)
+		}
+	}
 }
 
 func (p *phaseReport) add(what string, value any) {
@@ -140,10 +153,12 @@ func (f figures) facts() []fact {
 	line := func(what, format string, args ...any) fact { return fact{what, fmt.Sprintf(format, args...)} }
 	return []fact{
 		line("Turns, finished with an answer", "%d of %d", f.Finished, f.Turns),
+		line("  of which of sub-agents", "%d, by %d calls", f.Children, f.Delegated),
 		line("resumes, by the statuses", "%d", f.Resumes),
+		line("  of Turns that were cut off, and of parked ones", "%d, %d", f.CutOff, f.Parked),
 		line("journal entries", "%d", f.Entries),
 		line("requests that the model's server got", "%d", f.Requests),
-		line("  = replies in the journals", "%d", f.Replies),
+		line("  = replies in the journals", "%d (%d for compactions)", f.Replies, f.Asides),
 		line("  + failures in the journals", "%d", f.Failures),
 		line("  + in flight at a kill, and sent", "%d", f.LostSent),
 		line("in flight at a kill, or failed, and never sent", "%d, %d", f.LostUnsent, f.Unsent),
@@ -154,8 +169,14 @@ func (f figures) facts() []fact {
 		line("  in flight at a kill, so of unknown outcome", "%d (%d were made)", f.Unknown, f.UnknownMade),
 		line("  reported as such in statuses, told to the model", "%d, %d", f.UnknownReported, f.UnknownTold),
 		line("calls that may be repeated, and how often they were made", "%d, %d", f.Repeatable, f.RepeatableMade),
+		line("  waves of several at once", "%d", f.Waves),
+		line("calls that people were asked about", "%d", f.Awaited),
+		line("  approved, and made of these", "%d, %d", f.Approved, f.ApprovedMade),
+		line("  denied, and made of these", "%d, %d", f.Denied, f.DeniedMade),
+		line("compactions", "%d", f.Compactions),
 		line("tokens billed, in + out", "%d + %d", f.Billed.Input, f.Billed.Output),
 		line("  = in the statuses", "%d + %d", f.Reported.Input, f.Reported.Output),
+		line("    those of sub-agents, which their parents report too", "%d + %d", f.OfChildren.Input, f.OfChildren.Output),
 		line("  + billed for replies in flight at a kill", "%d + %d", f.Lost.Input, f.Lost.Output),
 	}
 }

@@ -3,41 +3,69 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/capstan-dev/capstan/internal/mcp"
 )
 
-// toolServer is what the tools of the test call. It counts each call by its key when it arrives, and answers after a while.
+const (
+	// sessionTimeout ends the sessions of managers that were killed.
+	sessionTimeout = time.Minute
+	// maxLook bounds what toolLook gives, in characters.
+	maxLook = 20_000
+)
+
+// toolServer is the server of the test's tools, by the Model Context Protocol. It counts each call by its key when it arrives,
+// and answers after a while.
 type toolServer struct {
+	http.Handler
+
 	mu sync.Mutex
 	// slowest is the longest that an answer takes.
 	slowest time.Duration
 	called  map[string]called
 }
 
+// callArguments are those of all tools.
+type callArguments struct {
+	Step  int `json:"step"`
+	Place int `json:"place"`
+	Chars int `json:"chars,omitempty"`
+}
+
 func newToolServer(slowest time.Duration) *toolServer {
-	return &toolServer{slowest: slowest, called: map[string]called{}}
+	s := &toolServer{slowest: slowest, called: map[string]called{}}
+	server := sdk.NewServer(&sdk.Implementation{Name: "chaos", Version: "1.0.0"}, nil)
+	s.add(server, toolCount, "Counts once more. Each call changes the count.", &sdk.ToolAnnotations{DestructiveHint: new(true)})
+	s.add(server, toolWipe, "Sets the count to nothing.", &sdk.ToolAnnotations{DestructiveHint: new(true)})
+	s.add(server, toolLook, "Says what the count is.", &sdk.ToolAnnotations{ReadOnlyHint: true})
+	s.Handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
+		&sdk.StreamableHTTPOptions{SessionTimeout: sessionTimeout})
+	return s
 }
 
-// ServeHTTP answers a call: POST /TOOL with the key in X-Call-Key.
-func (s *toolServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	key := r.Header.Get("X-Call-Key")
-	if _, err := io.Copy(io.Discard, r.Body); err != nil || key == "" {
-		http.Error(w, "a call needs its whole body and a key", http.StatusBadRequest)
-		return
-	}
-	n, wait := s.count(key, strings.Trim(r.URL.Path, "/"))
-	if pause(r.Context(), wait) {
-		_, _ = fmt.Fprintf(w, `{"count": %d}`, n) // who has gone away needs no answer
-	}
+// add adds a tool. What it may do to the world is what its annotations say.
+func (s *toolServer) add(server *sdk.Server, name, description string, hints *sdk.ToolAnnotations) {
+	tool := &sdk.Tool{Name: name, Description: description, Annotations: hints}
+	sdk.AddTool(server, tool, func(ctx context.Context, r *sdk.CallToolRequest, a callArguments) (*sdk.CallToolResult, any, error) {
+		key, _ := r.Params.Meta[mcp.IdempotencyKey].(string)
+		n, wait := s.count(key, name)
+		if !pause(ctx, wait) {
+			return nil, nil, context.Cause(ctx) // who has gone away needs no answer
+		}
+		text := fmt.Sprintf(`{"count": %d}`, n) + strings.Repeat(" All is well.", min(max(0, a.Chars), maxLook)/len(" All is well."))
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil, nil
+	})
 }
 
-// count counts a call, and says how many there were and how long it takes.
+// count counts a call, and says how many there were and how long it takes. One without a key is counted, too: no journal has it.
 func (s *toolServer) count(key, tool string) (calls int, takes time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -39,8 +39,8 @@ decision holds for these and no others. Line feeds within texts, and all that a 
 Who decides is whom the API server takes you for, by your kubeconfig or by --token. It takes get on turns and on turns/log and create
 on toolapprovals, as the ClusterRole capstan-approver gives, and for the arguments what capstan logs needs beside.
 
-Several calls are asked for one by one, or with --all at once. Without a terminal, -y stands for the reply, also where the arguments
-cannot be read, and --call or --all says which call where there are several.
+Several calls are asked for one by one, or with --all at once. Without a terminal, -y stands for the reply, and --call or --all
+says which call where there are several. Where the arguments cannot be read a call is approved only with --without-arguments.
 
 Exit codes:
   0    the calls are %[2]s
@@ -185,7 +185,7 @@ func state(t *v1alpha1.Turn) string {
 	if t.IsFinished() {
 		return fmt.Sprintf("it has ended (%s)", cmp.Or(t.StateReason(), "without a reason"))
 	}
-	if children := t.Status.AwaitedTurns; len(children) > 0 {
+	if children := t.Status.AwaitedTurns; len(children) > 0 && t.StateReason() == v1alpha1.TurnReasonWaitingForSubAgent {
 		return "it waits for its sub-agents, which may need one: look at " + strings.Join(children, ", ")
 	}
 	return fmt.Sprintf("its state is %s", cmp.Or(t.StateReason(), "not known yet: nobody has looked at it"))

@@ -109,8 +109,8 @@ func (c *decisions) decideTogether(ctx context.Context, ask *asker, group []v1al
 	return errors.Join(failed...)
 }
 
-// seen returns the arguments of a call, nil for those that cannot be read and need not be: who denies a call need not know them,
-// nor who does not want to be asked. That the journal has others than the status says is no matter of reading: it is wrong.
+// seen returns the arguments of a call, nil for those that cannot be read and need not be: who denies a call need not know them. Not to
+// be asked is no reason: what nobody has seen is approved only by somebody who says so.
 func (c *decisions) seen(p v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error) (json.RawMessage, error) {
 	if found, ok := arguments[callKey(p.Step, p.CallID, p.ArgumentsHash)]; ok {
 		return found, nil
@@ -119,9 +119,9 @@ func (c *decisions) seen(p v1alpha1.PendingApproval, arguments map[string]json.R
 	if why == nil {
 		why = errors.New("the journal has none with the hash that the Turn's status has: it may be damaged, or in another store")
 	}
-	if !need || (c.yes && unread != nil) {
+	if !need {
 		c.env.tell("note: the arguments of %s cannot be shown: %s", screen.Line(p.CallID, longestID), why)
-		return nil, nil //nolint:nilnil,nilerr // because they need not be known
+		return nil, nil //nolint:nilnil // because they need not be known
 	}
 	return nil, fmt.Errorf("the arguments of %s cannot be read, so nothing was approved: %w; to approve them unseen, by the hash %s, say --without-arguments",
 		screen.Line(p.CallID, longestID), why, p.ArgumentsHash)

@@ -193,6 +193,8 @@ func TestQueueOfSessionNews(t *testing.T) {
 		"and names no session now":          {mate("a", 0), turnWith(another), true},
 		"a suspension":                      {mate("a", 0), mate("a", 0, suspended), true},
 		"its end":                           {mate("a", 0, suspended), mate("a", 0), true},
+		"a call that waits":                 {mate("a", 0, boundTo("e")), mate("a", 0, parked(waiting("x"))), true},
+		"a decision":                        {mate("a", 0, parked(waiting("x"))), mate("a", 0, boundTo("e")), true},
 		"a cancellation":                    {mate("a", 0), mate("a", 0, cancelled), true},
 		"a change before the first look":    {mate("a", 0), mate("a", 0, storedAs("101")), true},
 		"a binding":                         {mate("a", 0), mate("a", 0, storedAs("101"), boundTo("e")), false},

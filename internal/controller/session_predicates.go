@@ -54,7 +54,7 @@ func leavesSession() predicate.Predicate {
 	}
 }
 
-// queueOfSessionNews lets through what concerns other Turns of a Session: that one ends or goes, is suspended or goes on, or
+// queueOfSessionNews lets through what concerns other Turns of a Session: that one ends or goes, is suspended, waits for people or goes on, or
 // changes its place among those of its second because somebody changed it before it was looked at.
 func queueOfSessionNews() predicate.Predicate {
 	return predicate.Funcs{
@@ -72,6 +72,7 @@ func queueOfSessionNews() predicate.Predicate {
 				return false
 			}
 			return holdsSession(before) != holdsSession(after) || before.Spec.DesiredState != after.Spec.DesiredState ||
+				awaitsPeople(before) != awaitsPeople(after) ||
 				(after.Epoch() == 0 && sessionOrder(before) != sessionOrder(after))
 		},
 	}

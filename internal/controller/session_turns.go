@@ -93,10 +93,18 @@ func sessionBusy(v view) string {
 		return ""
 	}
 	message := fmt.Sprintf("Turn %q of Session %q goes first", m.Name, v.turn.Spec.SessionRef.Name)
-	if m.Spec.DesiredState == v1alpha1.DesiredStateSuspended {
+	switch {
+	case m.Spec.DesiredState == v1alpha1.DesiredStateSuspended:
 		message += ", and is suspended: set its desiredState to Active or Cancelled"
+	case awaitsPeople(m):
+		message += fmt.Sprintf(", and waits for a decision: capstan approve %s, or capstan deny %s", m.Name, m.Name)
 	}
 	return message
+}
+
+// awaitsPeople says whether a Turn is parked until somebody decides about its calls.
+func awaitsPeople(t *v1alpha1.Turn) bool {
+	return isParked(t) && t.StateReason() == v1alpha1.TurnReasonAwaitingApproval
 }
 
 // whenSessionDeleted makes a Turn wait until a Session that is being deleted is gone. It gets a new one then.

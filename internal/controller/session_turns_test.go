@@ -69,6 +69,8 @@ func TestTurnsOfASessionWaitForTheOneAhead(t *testing.T) {
 		"younger and ran":       {"also when it was handed back", turnWith(inSession), []*v1alpha1.Turn{mate("a", -time.Second, ran)}, first},
 		"ran itself":            {"and when it is this one", turnWith(inSession, ran), []*v1alpha1.Turn{mate("a", time.Second)}, ""},
 		"suspended":             {"a suspended one keeps its place, and says how to go on", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second, suspended)}, first + ", and is suspended: set its desiredState to Active or Cancelled"},
+		"parked":                {"one that waits for people says who can help", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second, parked(waiting("x")))}, first + ", and waits for a decision: capstan approve a, or capstan deny a"},
+		"waits for a sub-agent": {"nobody can help", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second, parked(nil, "child"))}, first},
 		"cancelled":             {"a cancelled one that never ran does not keep its place", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second, cancelled)}, ""},
 		"cancelled and running": {"one that runs still does", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second, cancelled, boundTo("e"))}, first},
 		"finished":              {"a finished one does not", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second, finished(0))}, ""},

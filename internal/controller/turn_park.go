@@ -150,8 +150,8 @@ func whenAbandoned(v view) (decision, bool) {
 // parent that has not ended: it came before its child.
 func (r *TurnReconciler) isAbandoned(ctx context.Context, t *v1alpha1.Turn) (bool, error) {
 	owner, ok := translate.Parent(t)
-	if !ok {
-		return false, nil
+	if _, called := t.Labels[translate.ParentLabel]; !ok || !called {
+		return false, nil // somebody else has made it, who may let Turns own each other
 	}
 	var parent v1alpha1.Turn
 	err := r.Client.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: owner.Name}, &parent)

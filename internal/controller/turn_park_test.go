@@ -65,7 +65,7 @@ func approval(callID string, change ...func(*v1alpha1.ToolApproval)) *v1alpha1.T
 // childOf is the Turn of a sub-agent.
 func childOf(parent types.UID, name string, change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	child := turnWith(func(t *v1alpha1.Turn) {
-		t.Name, t.UID = name, types.UID("uid-"+name)
+		t.Name, t.UID, t.Labels = name, types.UID("uid-"+name), map[string]string{translate.ParentLabel: "one"}
 		t.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: "one", UID: parent, Controller: new(true),
 		}}
@@ -355,14 +355,15 @@ func TestWhatConcernsRelatives(t *testing.T) {
 	}
 }
 
-// TestASuspendedTurnForgetsWhatItWaitedFor: it asks again when it goes on.
+// TestASuspendedTurnForgetsWhatItWaitedFor: it asks again when it goes on. That the Turns of sub-agents were made stays known,
+// or one that is deleted meanwhile would be made anew.
 func TestASuspendedTurnForgetsWhatItWaitedFor(t *testing.T) {
 	b := newBench(t, interceptor.Funcs{}, turnWith(started(30*time.Second), parked(waiting("a"), "child"), desires(v1alpha1.DesiredStateSuspended)), agentWith(metav1.ConditionTrue, ""))
 	if _, err := b.look(t, "one"); err != nil {
 		t.Fatal(err)
 	}
-	if s := b.turn(t, "one").Status; s.StartTime != nil || s.ParkedTime != nil || s.ParkedMilliseconds != 0 || s.PendingApprovals != nil || s.AwaitedTurns != nil {
-		t.Errorf("status %+v, want nothing that it waits for", s)
+	if s := b.turn(t, "one").Status; s.StartTime != nil || s.ParkedTime != nil || s.ParkedMilliseconds != 0 || s.PendingApprovals != nil || !slices.Equal(s.AwaitedTurns, []string{"child"}) {
+		t.Errorf("status %+v, want no calls that it waits for, and the Turn that was made", s)
 	}
 }
 
@@ -375,5 +376,16 @@ func TestADecidedTurnWithoutAPlaceIsTimed(t *testing.T) {
 	got := b.turn(t, "one")
 	if s := got.Status; got.StateReason() != v1alpha1.TurnReasonPending || s.ParkedTime != nil || s.ParkedMilliseconds != 10_000 {
 		t.Errorf("%s, status %+v; want Pending and a time that runs", got.StateReason(), s)
+	}
+}
+
+// TestATurnThatNoSubAgentIsOutlivesItsOwner: people may let Turns own each other for their own ends.
+func TestATurnThatNoSubAgentIsOutlivesItsOwner(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, turnWith(finished(0)))
+	for reason, labels := range map[string]map[string]string{"is called": {translate.ParentLabel: "one"}, "is somebody's": nil} {
+		child := childOf("uid-one", "child", func(c *v1alpha1.Turn) { c.Labels = labels })
+		if got, err := b.turns.isAbandoned(t.Context(), child); err != nil || got != (labels != nil) {
+			t.Errorf("%s: abandoned %t (error %v), want %t", reason, got, err, labels != nil)
+		}
 	}
 }

@@ -101,8 +101,10 @@ func (r *run) run(ctx context.Context) {
 		log.Info("Stopped the run of a deleted turn")
 	case errors.Is(err, errSuperseded):
 		log.Info("Left a turn that is no longer bound here")
-	case (errors.Is(err, loop.ErrInterrupted) || isParked) && r.suspended.Load():
-		r.release(write, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to go on")
+	case isParked && r.suspended.Load():
+		r.suspend(write, parked)
+	case errors.Is(err, loop.ErrInterrupted) && r.suspended.Load():
+		r.suspend(write, nil)
 	case isParked:
 		r.park(write, parked)
 		log.V(1).Info("Parked a turn", "approvals", len(parked.Approvals), "turns", parked.Turns)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -41,14 +42,22 @@ func (r *run) finish(ctx context.Context, result *turn.Result) {
 	e.announce(written, result)
 }
 
-// release unbinds a Turn that has not ended. A suspended Turn gets its time anew when it goes on.
+// release unbinds a Turn that has not ended.
 func (r *run) release(ctx context.Context, reason, message string) {
 	now := r.executor.Now()
+	r.unbind(ctx, func(t *v1alpha1.Turn) { translate.Wait(t, reason, message, now) })
+}
+
+// suspend unbinds a Turn that was suspended: it gets its time anew when it goes on. What it has just begun to wait for, nil for
+// nothing, is noted as far as it is Turns of sub-agents.
+func (r *run) suspend(ctx context.Context, waits *loop.Parked) {
+	now := r.executor.Now()
 	r.unbind(ctx, func(t *v1alpha1.Turn) {
-		if reason == v1alpha1.TurnReasonSuspended {
-			translate.Suspend(t)
+		translate.Suspend(t)
+		if waits != nil && len(waits.Turns) > 0 {
+			translate.Await(t, waits.Turns)
 		}
-		translate.Wait(t, reason, message, now)
+		translate.Wait(t, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to go on", now)
 	})
 }
 

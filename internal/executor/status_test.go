@@ -17,6 +17,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
@@ -101,8 +102,11 @@ func TestPersistEndsWithItsContext(t *testing.T) {
 func TestReleaseOfASuspendedTurnGivesItsTimeBack(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
 	r := &run{executor: e, turn: stored(t, e), epoch: 1}
-	r.release(t.Context(), v1alpha1.TurnReasonSuspended, "suspended")
+	r.suspend(t.Context(), &loop.Parked{Turns: []string{"child"}})
 	got := stored(t, e)
+	if a := got.Status.AwaitedTurns; len(a) != 1 || a[0] != "child" {
+		t.Errorf("awaited %v, want the Turn that was just made: one that is deleted meanwhile must not be made anew", a)
+	}
 	if got.Status.StartTime != nil || got.BoundTo() != "" || got.Epoch() != 1 || got.StateReason() != v1alpha1.TurnReasonSuspended {
 		t.Errorf("the Turn must be unbound, without a start, at its epoch: %+v", got.Status)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -30,8 +31,9 @@ type subAgent struct {
 	agent string
 }
 
-// Call makes the child, or finds it, and returns its answer, or a *tool.Pending while it has none. While the API server is
-// away it is tried again until ctx ends.
+// Call makes the child, or finds it, and returns its answer, or a *tool.Pending while it has none. While the API server or the
+// journal is away it is tried again until ctx ends. Where nobody knows by then whether the child was made, or what it has
+// answered, the call is pending, too: the controller wakes the parent, and the next attempt looks.
 func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	wanted, err := s.child(c)
 	if err != nil {
@@ -40,7 +42,7 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	result, err := backoff.Retry(ctx, func() (tool.Result, error) {
-		result, err := s.attempt(ctx, wanted)
+		result, err := s.attempt(ctx, wanted, c.Attempt)
 		if err != nil && !isAway(err) {
 			err = backoff.Permanent(err)
 		}
@@ -49,7 +51,7 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 		s.executor.Log.Error(err, "Failed to call a sub-agent, trying again", "turn", client.ObjectKeyFromObject(s.parent), "in", wait)
 	}))
 	if err != nil && isAway(err) {
-		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: "the sub-agent cannot be reached now", Err: err}
+		return result, &tool.Pending{Turn: wanted.Name}
 	}
 	return result, err
 }
@@ -68,25 +70,52 @@ func (s *subAgent) child(c tool.Call) (*v1alpha1.Turn, error) {
 	})
 }
 
-// attempt makes the child or finds it. Errors that are no *tool.Error and no *tool.Pending are those of the API server.
-func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn) (tool.Result, error) {
-	pending := &tool.Pending{Turn: wanted.Name}
+// attempt makes the child or finds it. Errors that are no *tool.Error and no *tool.Pending are those of the API server and of
+// the journal.
+func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, number int) (tool.Result, error) {
+	if number > 1 {
+		result, err := s.find(ctx, wanted)
+		if !apierrors.IsNotFound(err) {
+			return result, err
+		}
+		if slices.Contains(s.parent.Status.AwaitedTurns, wanted.Name) {
+			return tool.Result{}, goneError(wanted.Name)
+		}
+	}
 	err := s.executor.Client.Create(ctx, wanted.DeepCopy())
 	switch {
 	case err == nil:
-		return tool.Result{}, pending
+		return tool.Result{}, &tool.Pending{Turn: wanted.Name}
 	case !apierrors.IsAlreadyExists(err):
 		return tool.Result{}, refused(err)
 	}
+	result, err := s.find(ctx, wanted)
+	if apierrors.IsNotFound(err) {
+		return tool.Result{}, goneError(wanted.Name) // in this moment
+	}
+	return result, err
+}
+
+// goneError is the end of a call whose Turn was deleted before its answer was taken, and is not made anew: what it did would
+// be done twice.
+func goneError(name string) error {
+	return &tool.Error{
+		Class:   tool.OutcomeUnknown,
+		Message: fmt.Sprintf("the Turn %q of the sub-agent is gone, and its answer with it: it may have done what it was asked to", name),
+	}
+}
+
+// find returns what became of the child that there is.
+func (s *subAgent) find(ctx context.Context, wanted *v1alpha1.Turn) (tool.Result, error) {
 	child := &v1alpha1.Turn{}
 	if err := s.executor.Reader.Get(ctx, client.ObjectKeyFromObject(wanted), child); err != nil {
-		return tool.Result{}, err // one that has gone in this moment is made anew
+		return tool.Result{}, err
 	}
 	switch {
-	case !translate.SameChild(child, wanted):
+	case !translate.SameChild(child, wanted, s.parent):
 		return tool.Result{}, &tool.Error{Class: tool.Failed, Message: fmt.Sprintf("there is another Turn of the name %q, which is not this call's", wanted.Name)}
 	case !child.IsFinished():
-		return tool.Result{}, pending
+		return tool.Result{}, &tool.Pending{Turn: wanted.Name}
 	}
 	return s.outcome(ctx, child)
 }

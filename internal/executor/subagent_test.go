@@ -224,8 +224,79 @@ func TestACallWhileTheAPIServerIsAway(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err := callHelper(ctx, e, stored(t, e), func(c *tool.Call) { c.CallID = "call-2" })
-		if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tool.Unavailable || ctx.Err() == nil {
-			t.Errorf("error %v, want unavailable, at the end of the call's time", err)
+		if !isPending(err) || ctx.Err() == nil {
+			t.Errorf("error %v, want a call that the next attempt looks for, at the end of its time: the Turn may have been made", err)
+		}
+	})
+}
+
+// TestACallThatIsMadeAgain: the Turn that it has made is looked for, and one that was made is not made anew.
+func TestACallThatIsMadeAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason        string
+		made, awaited bool
+		want          tool.Class
+		creates       int
+	}{
+		"there":           {"it is found", true, true, "", 0},
+		"there, unnoted":  {"the run was cut off between the two writes", true, false, "", 0},
+		"deleted":         {"what it did would be done twice", false, true, tool.OutcomeUnknown, 0},
+		"never made here": {"the run was cut off before", false, false, "", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			creates := 0
+			e, _ := newExecutor(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+				creates++
+				return c.Create(ctx, o, opts...)
+			}}, turnWith())
+			if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
+				t.Fatal(err)
+			}
+			child, parent := children(t, e)[0], stored(t, e)
+			if !tc.made {
+				if err := e.Client.Delete(t.Context(), &child); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.awaited {
+				parent.Status.AwaitedTurns = []string{child.Name}
+			}
+			creates = 0
+			_, err := callHelper(t.Context(), e, parent, func(c *tool.Call) { c.Attempt = 2 })
+			if failure, ok := errors.AsType[*tool.Error](err); ok != (tc.want != "") || (ok && failure.Class != tc.want) || (!ok && !isPending(err)) {
+				t.Errorf("error %v, want %q: %s", err, tc.want, tc.reason)
+			}
+			if creates != tc.creates {
+				t.Errorf("%d Turns were made, want %d: %s", creates, tc.creates, tc.reason)
+			}
+		})
+	}
+}
+
+// unreadable is a journal whose store is away.
+type unreadable struct{ journal.Journal }
+
+func (unreadable) Artifact(context.Context, string, string) (journal.Artifact, error) {
+	return journal.Artifact{}, errors.New("connection refused")
+}
+
+// TestAnAnswerThatCannotBeReadYet is waited for: nothing of it is lost.
+func TestAnAnswerThatCannotBeReadYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, store := newExecutor(t, interceptor.Funcs{}, turnWith())
+		if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
+			t.Fatal(err)
+		}
+		a := journal.NewArtifact([]byte("long"))
+		ends(t, e, metav1.ConditionTrue, "Completed", &v1alpha1.TurnResult{
+			Text: "lo", Truncated: true, Artifacts: []v1alpha1.Artifact{{Name: "answer.txt", SHA256: a.SHA256, Bytes: a.Bytes}},
+		})
+		e.Engine.Journal = unreadable{store}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		got, err := callHelper(ctx, e, stored(t, e), func(c *tool.Call) { c.Attempt = 2 })
+		if !isPending(err) || ctx.Err() == nil || got.Spent == nil || got.Spent.Usage.InputTokens != 10 {
+			t.Errorf("%+v, error %v; want a call that is still pending at the end of its time, and what it took", got, err)
 		}
 	})
 }

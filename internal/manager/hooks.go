@@ -10,10 +10,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/toolbox"
 )
 
 // Hooks stand between the parts of a process, so that a program of one's own can offer tools to Agents, and watch or cut off
-// each effect: what is appended to a journal, asked of a model, written to a status. Each may be nil, for nothing.
+// each effect: what is appended to a journal, asked of a model or of a tool, written to a status. Each may be nil, for nothing.
 type Hooks struct {
 	// Tools returns the tools that Turns of an Agent are offered.
 	Tools func(ctx context.Context, a *v1alpha1.Agent) []tool.Tool
@@ -21,6 +22,8 @@ type Hooks struct {
 	Journal func(journal.Journal) journal.Journal
 	// Provider returns what stands before a ModelProvider of this name, whenever a run is to ask it.
 	Provider func(name string, p model.Provider) model.Provider
+	// Servers returns what stands before the connections to ToolServers by which runs call tools.
+	Servers func(toolbox.Servers) toolbox.Servers
 	// Status returns what stands before the client by which runs and the Turn reconciler write the status of Turns.
 	Status func(client.Client) client.Client
 }
@@ -30,6 +33,13 @@ func (h Hooks) journal(j journal.Journal) journal.Journal {
 		return j
 	}
 	return h.Journal(j)
+}
+
+func (h Hooks) servers(s toolbox.Servers) toolbox.Servers {
+	if h.Servers == nil {
+		return s
+	}
+	return h.Servers(s)
 }
 
 func (h Hooks) status(c client.Client) client.Client {

@@ -125,7 +125,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 			log.Error(err, "Failed to write the journal of a turn, trying again",
 				"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())
 		}},
-		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: p.servers,
+		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers),
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Now: p.now, Grace: o.grace(), Log: log,
 	})
 }

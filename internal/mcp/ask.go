@@ -117,13 +117,14 @@ func (c *Client) noteChange() {
 // watch asks for the tools when the server has said that they have changed, until the client ends. It is not a use: a client
 // that nobody uses rests all the same.
 func (c *Client) watch() {
+	var pace settling
 	for {
 		select {
 		case <-c.changed:
 		case <-c.life.Done():
 			return
 		}
-		timer := time.NewTimer(settle)
+		timer := time.NewTimer(pace.next(c.cfg.Now()))
 		select {
 		case <-timer.C:
 		case <-c.life.Done():
@@ -135,7 +136,25 @@ func (c *Client) watch() {
 		default:
 		}
 		c.refresh()
+		pace.asked = c.cfg.Now()
 	}
+}
+
+// settling is how long a server is left alone after it said that its tools have changed: the longer, the more often it says so
+// just after it was asked.
+type settling struct {
+	asked time.Time // when it was last asked
+	wait  time.Duration
+}
+
+// next returns how long to wait after a change that became known at a time: from settle to maxSettle.
+func (s *settling) next(now time.Time) time.Duration {
+	if s.wait == 0 || now.Sub(s.asked) > 2*s.wait {
+		s.wait = settle
+	} else {
+		s.wait = min(2*s.wait, maxSettle)
+	}
+	return s.wait
 }
 
 // refresh asks for the tools in the session that there is. If it cannot have them, the next who wants them asks.

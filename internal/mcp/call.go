@@ -32,32 +32,39 @@ func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Re
 		params.Meta = sdk.Meta{IdempotencyKey: call.IdempotencyKey}
 	}
 	for again := true; ; again = false {
-		ex := &exchange{}
-		s, _, err := c.connected(ctx, true)
-		if err != nil {
-			return tool.Result{}, c.failure(ctx, ex, err)
+		result, lost, err := c.attempt(ctx, name, params)
+		if !lost || !again || ctx.Err() != nil {
+			return result, err
 		}
-		_, err = s.CallTool(withExchange(ctx, ex), params)
-		var result wireResult
-		said, missing := ex.decode(&result)
-		switch {
-		case missing == nil && said != nil:
-			return tool.Result{}, c.answered(name, said)
-		case missing == nil:
-			return c.result(name, &result)
-		case !errors.Is(missing, errBroken):
-			return tool.Result{}, c.failure(ctx, ex, missing)
-		}
-		err = ex.cause(err)
-		if isLost(err, ex) {
-			s.lost.Store(true)
-			c.drop(s)
-			if again && ctx.Err() == nil {
-				continue
-			}
-		}
-		return tool.Result{}, c.failure(ctx, ex, err)
 	}
+}
+
+// attempt calls a tool once. Lost means that the server had not taken the call, because the session was over.
+func (c *Client) attempt(ctx context.Context, name string, params *sdk.CallToolParams) (result tool.Result, lost bool, err error) {
+	ex := &exchange{}
+	defer ex.free()
+	s, _, err := c.connected(ctx, true)
+	if err != nil {
+		return tool.Result{}, false, c.failure(ctx, ex, err)
+	}
+	_, err = s.CallTool(withExchange(ctx, ex), params)
+	var given wireResult
+	said, missing := ex.decode(&given)
+	switch {
+	case missing == nil && said != nil:
+		return tool.Result{}, false, c.answered(name, said)
+	case missing == nil:
+		result, err = c.result(name, &given)
+		return result, false, err
+	case !errors.Is(missing, errBroken):
+		return tool.Result{}, false, c.failure(ctx, ex, missing)
+	}
+	err = ex.cause(err)
+	if lost = isLost(err, ex); lost {
+		s.lost.Store(true)
+		c.drop(s)
+	}
+	return tool.Result{}, lost, c.failure(ctx, ex, err)
 }
 
 // wireResult is the result of a call on the wire.

@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/x509"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,7 +27,9 @@ const (
 	firstBackoff = 500 * time.Millisecond
 	maxBackoff   = 30 * time.Second
 	// settle is how long a server is left alone after it said that its tools have changed: it may say so of each.
-	settle = 300 * time.Millisecond
+	// While changes keep coming, the time doubles up to maxSettle.
+	settle    = 300 * time.Millisecond
+	maxSettle = 30 * time.Second
 	// idleConnection is how long a TCP connection is kept for another request: less than the 5 s of many servers, which
 	// otherwise may close it just when a call is written, and then nobody knows what became of the call.
 	idleConnection = 4 * time.Second
@@ -59,6 +62,9 @@ type Config struct {
 	// OnChange is called when the tools of the server are found to differ from what they were; nil tells nobody. It returns
 	// soon.
 	OnChange func()
+	// OnIdle is called when the session has ended because nobody has used the client for the time of Idle; nil tells nobody. It
+	// returns soon.
+	OnIdle func()
 }
 
 // Header is sent with each request.
@@ -161,9 +167,13 @@ func (c *Client) unuse() {
 // rest ends the session of a client that nobody has used for a while. What is known of the tools stays.
 func (c *Client) rest() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.uses == 0 && !c.closed {
+	resting := c.uses == 0 && !c.closed
+	if resting {
 		c.dropLocked(c.session)
+	}
+	c.mu.Unlock()
+	if resting && c.cfg.OnIdle != nil {
+		c.cfg.OnIdle()
 	}
 }
 
@@ -212,6 +222,15 @@ func (c *Client) finish() {
 	c.mu.Unlock()
 }
 
+// isProtocol says whether a header is the protocol's: what it says, only the client knows.
+func isProtocol(name string) bool {
+	switch name = http.CanonicalHeaderKey(name); name {
+	case "Accept", "Content-Type", "Content-Length", "Transfer-Encoding", http.CanonicalHeaderKey(lastEventIDHeader):
+		return true
+	}
+	return strings.HasPrefix(name, "Mcp-")
+}
+
 // headers adds the configured headers to each request.
 type headers struct {
 	base http.RoundTripper
@@ -222,7 +241,9 @@ type headers struct {
 func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 	out := req.Clone(req.Context())
 	for _, header := range h.cfg.Headers {
-		out.Header.Set(header.Name, header.Value)
+		if !isProtocol(header.Name) {
+			out.Header.Set(header.Name, header.Value)
+		}
 	}
 	if h.cfg.Token != "" {
 		out.Header.Set("Authorization", "Bearer "+h.cfg.Token)

@@ -117,11 +117,13 @@ func (c *Client) dial(ctx context.Context) (*session, *Listing, error) {
 		// The stream deals with the notification; the handler makes the SDK subscribe to it where the protocol wants that.
 		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {},
 	})
-	ex := &exchange{whole: true}
+	ex, newer := &exchange{whole: true}, &exchange{whole: true}
+	defer ex.free()
+	defer newer.free()
 	var err error
 	s.ClientSession, err = client.Connect(withExchange(ctx, ex), transport, &sdk.ClientSessionOptions{ProtocolVersion: protocol})
 	if err != nil && ctx.Err() == nil && wantsNewer(ex) {
-		s.ClientSession, err = client.Connect(withExchange(ctx, &exchange{whole: true}), transport, nil)
+		s.ClientSession, err = client.Connect(withExchange(ctx, newer), transport, nil)
 	}
 	if err != nil {
 		return nil, nil, err

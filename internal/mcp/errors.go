@@ -127,11 +127,13 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 		return as(tool.OutcomeUnknown, "the call was cancelled while it was under way")
 	case refused && kindOf(said.status) == Refused:
 		return as(tool.Denied, "%s", c.statusMessage(said))
+	case errors.Is(err, errMoved):
+		return as(tool.OutcomeUnknown, "%s", errMoved)
 	case errors.Is(err, netpolicy.ErrRedirect), errors.Is(err, errSession):
 		return as(tool.Unavailable, "%s, and the call was not made", rootOf(err))
 	case !ex.sent.Load():
 		return as(tool.Unavailable, "%s", c.discovery(ctx, err).Message)
-	case refused && (said.status == http.StatusRequestTimeout || said.status >= http.StatusInternalServerError):
+	case refused && (isFailure(said.status) || said.status == http.StatusFound || said.status == http.StatusSeeOther):
 		return as(tool.OutcomeUnknown, "%s", c.statusMessage(said))
 	case refused && said.status == http.StatusBadRequest:
 		return as(tool.Failed, "%s", c.statusMessage(said))

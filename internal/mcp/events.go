@@ -17,6 +17,7 @@ import (
 func (s *stream) event() ([]byte, error) {
 	var data []byte
 	message := true
+	s.size = 0
 	for {
 		line, err := s.readLine()
 		if err != nil {
@@ -34,6 +35,10 @@ func (s *stream) event() ([]byte, error) {
 		case "data":
 			if data != nil {
 				data = append(data, ' ') // between lines of JSON, a space says as much
+			}
+			if data == nil && len(value) > freeBytes {
+				data, s.line = value, nil // as it is: it is large
+				continue
 			}
 			data = append(data, value...)
 		case "event":
@@ -59,6 +64,11 @@ func (s *stream) readLine() ([]byte, error) {
 		if s.left -= len(part); s.left < 0 {
 			return nil, errTooLong
 		}
+		if s.size += len(part); s.size > freeBytes && !s.standing {
+			if err := s.ex.hold(s.ctx, MaxResponseBytes, s.cancel); err != nil {
+				return nil, err
+			}
+		}
 		s.line = append(s.line, part...)
 		if err == nil {
 			return bytes.TrimRight(s.line, "\r\n"), nil
@@ -74,6 +84,13 @@ func (s *stream) handle(data []byte) {
 	if len(data) == 0 {
 		return
 	}
+	if !s.standing && isResponse(data, s.call) {
+		s.release()
+		s.ex.keep(data)
+		s.out = slices.Concat([]byte("data: "), s.ex.stub(s.call, data), []byte("\n\n"))
+		s.done = true
+		return
+	}
 	message, err := jsonrpc.DecodeMessage(data)
 	if err != nil {
 		if !s.standing {
@@ -85,22 +102,13 @@ func (s *stream) handle(data []byte) {
 	if s.pause != nil {
 		s.pause.Reset()
 	}
-	switch m := message.(type) {
-	case *jsonrpc.Response:
-		if s.standing || m.ID != s.call {
-			return
-		}
-		s.release()
-		s.ex.keep(data)
-		s.out = slices.Concat([]byte("data: "), s.ex.stub(s.call, data), []byte("\n\n"))
-		s.done = true
-	case *jsonrpc.Request:
-		switch {
-		case m.IsCall():
-			s.refuse(m)
-		case m.Method == "notifications/tools/list_changed":
-			s.wire.onChange()
-		}
+	m, ok := message.(*jsonrpc.Request)
+	switch {
+	case !ok: // the response to another request
+	case m.IsCall():
+		s.refuse(m)
+	case m.Method == "notifications/tools/list_changed":
+		s.wire.onChange()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -20,11 +21,17 @@ type exchange struct {
 	response []byte
 	// cut is why there is no response, where the SDK would not say.
 	cut error
+	// owned says that somebody frees what is held: the bytes of large answers, until slow cuts the answer off.
+	owned bool
+	held  int64
+	slow  *time.Timer
 }
 
 type exchangeKey struct{}
 
+// withExchange has what becomes of a request be noted. The caller frees the exchange when it is done with the answer.
 func withExchange(ctx context.Context, ex *exchange) context.Context {
+	ex.owned = true
 	return context.WithValue(ctx, exchangeKey{}, ex)
 }
 

@@ -48,6 +48,11 @@ const (
 	events   = "text/event-stream"
 )
 
+// moved redirects to another place.
+func moved(status int) func(http.ResponseWriter, *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", status) }
+}
+
 func hangUp(w http.ResponseWriter, _ *http.Request) {
 	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 		_ = conn.Close() // that is the point
@@ -68,7 +73,13 @@ func TestFailedCalls(t *testing.T) {
 		"429":           {"it was refused before it was done", answer(429, "text/plain", ""), tool.Unavailable, "HTTP 429"},
 		"500":           {"who knows how far it got", answer(500, "text/html", "<h1>Oops</h1>"), tool.OutcomeUnknown, "the server failed (HTTP 500): <h1>Oops</h1>"},
 		"503":           {"a gateway may have passed it on", answer(503, "text/plain", ""), tool.OutcomeUnknown, "HTTP 503"},
-		"refused, said": {"an error of the protocol counts for what it says, whatever the status", answer(400, jsonType, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad `+token+`"}}`), tool.InvalidArguments, "bad [redacted]"},
+		"refused":       {"who knows what an error is about that names no request", answer(400, jsonType, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad `+token+`"}}`), tool.Failed, "the server refused the request (HTTP 400)"},
+		"504, JSON":     {"a gateway's error is none of the protocol", answer(504, jsonType, `{"error":{"code":504,"message":"upstream"}}`), tool.OutcomeUnknown, "the server failed (HTTP 504)"},
+		"408":           {"nor is that of one that waited for the rest", answer(408, jsonType, `{"error":{"code":1,"message":"late"}}`), tool.OutcomeUnknown, "HTTP 408"},
+		"302":           {"the result may be there", moved(302), tool.OutcomeUnknown, "the server redirects elsewhere, and may have dealt with the request"},
+		"303":           {"the result is there", moved(303), tool.OutcomeUnknown, "the server redirects elsewhere, and may have dealt with the request"},
+		"303, nowhere":  {"wherever that is", answer(303, "", ""), tool.OutcomeUnknown, "HTTP 303"},
+		"307":           {"the call is to be made elsewhere", moved(307), tool.Unavailable, "the server redirects elsewhere, and the call was not made"},
 		"hung up":       {"it had the request", hangUp, tool.OutcomeUnknown, "the connection broke before the response was there"},
 		"half an event": {"it had begun to answer", answer(200, events, "data: {\"jsonrpc\":"), tool.OutcomeUnknown, "the connection broke"},
 		"no event":      {"it had nothing to say", answer(200, events, ""), tool.OutcomeUnknown, "the connection broke"},
@@ -85,7 +96,7 @@ func TestFailedCalls(t *testing.T) {
 					return
 				}
 			}
-		}, tool.OutcomeUnknown, "the response exceeds 32 MiB"},
+		}, tool.OutcomeUnknown, "the response exceeds 8 MiB"},
 		"huge event": {"at no rate", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", events)
 			for chunk := []byte("data: " + strings.Repeat("x", 1<<20)); ; {
@@ -93,7 +104,7 @@ func TestFailedCalls(t *testing.T) {
 					return
 				}
 			}
-		}, tool.OutcomeUnknown, "the response exceeds 32 MiB"},
+		}, tool.OutcomeUnknown, "the response exceeds 8 MiB"},
 		"endless events": {"nor in pieces", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", events)
 			event := "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"x\":\"" + strings.Repeat("x", 1<<18) + "\"}}\n\n"
@@ -102,7 +113,7 @@ func TestFailedCalls(t *testing.T) {
 					return
 				}
 			}
-		}, tool.OutcomeUnknown, "the response exceeds 32 MiB"},
+		}, tool.OutcomeUnknown, "the response exceeds 8 MiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, nil, says("hello", "hi"))

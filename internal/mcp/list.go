@@ -77,24 +77,11 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 	seen := map[string]bool{}
 	cursor, left := "", MaxListBytes
 	for range maxPages {
-		ex := &exchange{}
-		_, err := s.ListTools(withExchange(ctx, ex), &sdk.ListToolsParams{Cursor: cursor})
-		var page struct {
-			Tools      []wireTool `json:"tools"`
-			NextCursor string     `json:"nextCursor"`
+		page, size, err := s.page(ctx, cursor)
+		if err != nil {
+			return nil, err
 		}
-		switch said, missing := ex.decode(&page); {
-		case errors.Is(missing, errBroken):
-			if isLost(err, ex) {
-				s.lost.Store(true)
-			}
-			return nil, ex.cause(err)
-		case missing != nil:
-			return nil, missing
-		case said != nil:
-			return nil, said
-		}
-		if left -= ex.size(); left < 0 {
+		if left -= size; left < 0 {
 			return nil, fmt.Errorf("%w: its list of tools exceeds %d MiB", errLimit, MaxListBytes>>20)
 		}
 		for _, t := range page.Tools {
@@ -113,6 +100,32 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 		cursor = page.NextCursor
 	}
 	return nil, fmt.Errorf("%w: its list of tools has more than %d pages", errLimit, maxPages)
+}
+
+// wirePage is a page of a list on the wire.
+type wirePage struct {
+	Tools      []wireTool `json:"tools"`
+	NextCursor string     `json:"nextCursor"`
+}
+
+// page asks for one page of the list, and says how many bytes it has.
+func (s *session) page(ctx context.Context, cursor string) (*wirePage, int, error) {
+	ex := &exchange{}
+	defer ex.free()
+	_, err := s.ListTools(withExchange(ctx, ex), &sdk.ListToolsParams{Cursor: cursor})
+	page := &wirePage{}
+	switch said, missing := ex.decode(page); {
+	case errors.Is(missing, errBroken):
+		if isLost(err, ex) {
+			s.lost.Store(true)
+		}
+		return nil, 0, ex.cause(err)
+	case missing != nil:
+		return nil, 0, missing
+	case said != nil:
+		return nil, 0, said
+	}
+	return page, ex.size(), nil
 }
 
 // errLimit means that a server offers more than is taken.

@@ -19,6 +19,10 @@ const (
 	// maxResumes bounds how often the stream of an answer is taken up again without anything new.
 	maxResumes = 3
 	// drainTimeout and drainBytes bound what is read after an answer, so that its connection can be used again.
+	// minRetry is how long the standing stream is left alone after it broke, whatever shorter time the server asks for, and
+	// minResume the stream of an answer.
+	minRetry     = time.Second
+	minResume    = 100 * time.Millisecond
 	drainTimeout = 250 * time.Millisecond
 	drainBytes   = 4 << 10
 )
@@ -39,6 +43,7 @@ type stream struct {
 
 	body  io.ReadCloser
 	lines *bufio.Reader
+	size  int // of the event that is being read, in bytes
 	line  []byte
 	left  int // bytes that may still be read
 
@@ -104,7 +109,9 @@ func (s *stream) await() {
 	data, err := s.event()
 	switch {
 	case err == nil:
-		s.handle(data)
+		if s.handle(data); !s.done {
+			s.ex.free() // it was no answer
+		}
 	case errors.Is(err, errTooLong):
 		s.give(errTooLong)
 	case s.lastID == "" || s.resumes >= maxResumes:
@@ -219,9 +226,13 @@ func (s *stream) get() (*http.Response, error) {
 
 // sleep waits before the next attempt, and says whether there is to be one.
 func (s *stream) sleep() bool {
-	wait := s.retry
-	if wait == 0 {
-		wait = nextPause(s.pause)
+	// What the server asks for may be longer than the pause, which grows while no message arrives, and never shorter.
+	wait := nextPause(s.pause)
+	if s.standing && s.retry > 0 {
+		wait = max(wait, s.retry, minRetry)
+	}
+	if !s.standing && s.retry > 0 {
+		wait = max(s.retry, minResume)
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

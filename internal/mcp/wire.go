@@ -3,22 +3,22 @@ package mcp
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
 	"net/http/httptrace"
-	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
 const (
 	// MaxResponseBytes bounds what is read of the answer to one request, whatever the server sends.
-	MaxResponseBytes = 32 << 20
+	MaxResponseBytes = 8 << 20
 	// maxErrorBytes bounds what is read of a refusal.
 	maxErrorBytes = 16 << 10
 	// noticeTimeout bounds a message that has no answer, and farewellTimeout the last message of a session.
@@ -46,6 +46,8 @@ var (
 	errTooLong  = fmt.Errorf("the response exceeds %d MiB", MaxResponseBytes>>20)
 	errProtocol = errors.New("the response is not of the Model Context Protocol")
 	errBroken   = errors.New("the connection broke before the response was there")
+	// errMoved is a redirect that servers answer with when they have dealt with a request: the result is elsewhere.
+	errMoved = fmt.Errorf("%w, and may have dealt with the request", netpolicy.ErrRedirect)
 )
 
 // statusError is an HTTP status that refuses a request.
@@ -130,7 +132,12 @@ func (w *wire) brief(req *http.Request) (*http.Response, error) {
 func (w *wire) do(req *http.Request) (*http.Response, error) {
 	out := req.Clone(req.Context())
 	out.RequestURI = ""
-	return w.client.Do(out)
+	resp, err := w.client.Do(out)
+	if err != nil && resp != nil && (resp.StatusCode == http.StatusFound || resp.StatusCode == http.StatusSeeOther) && errors.Is(err, netpolicy.ErrRedirect) {
+		_ = resp.Body.Close() // it is closed already
+		return nil, errMoved
+	}
+	return resp, err
 }
 
 // call sends a request that has an answer, and returns with the answer, or with the stream that brings it.
@@ -173,72 +180,23 @@ func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *s
 	defer s.cancel(nil)
 	defer s.release()
 	defer func() { _ = resp.Body.Close() }() // what counts of it was read
-	limit := MaxResponseBytes
-	if resp.StatusCode != http.StatusOK {
-		limit = maxErrorBytes
+	if isFailure(resp.StatusCode) {
+		return nil, w.status(req, resp.StatusCode, detailOf(resp))
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(limit)+1))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errBroken, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return w.refused(req, resp, ex, s.call, body)
-	}
-	if len(body) > limit {
+	body, err := s.readAll(resp)
+	switch {
+	case errors.Is(err, errTooLong):
 		return nil, errTooLong
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", errBroken, err)
+	case resp.StatusCode != http.StatusOK:
+		return w.refused(req, resp, ex, s.call, body)
 	}
 	if !isResponse(body, s.call) {
 		return nil, errProtocol
 	}
 	ex.keep(body)
 	return reply(req, resp, http.StatusOK, jsonType, ex.stub(s.call, body)), nil
-}
-
-// isResponse says whether a message is the response to a request.
-func isResponse(message []byte, call jsonrpc.ID) bool {
-	m, err := jsonrpc.DecodeMessage(message)
-	r, ok := m.(*jsonrpc.Response)
-	return err == nil && ok && r.ID == call
-}
-
-// refused is a status other than 200. With most, servers may say what is wrong in terms of the protocol.
-func (w *wire) refused(req *http.Request, resp *http.Response, ex *exchange, call jsonrpc.ID, body []byte) (*http.Response, error) {
-	var said struct {
-		Error *jsonrpc.Error `json:"error"`
-	}
-	if err := json.Unmarshal(body, &said); err != nil || said.Error == nil || said.Error.Message == "" || isOver(req, resp.StatusCode, string(body)) || resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden {
-		return nil, w.status(req, resp.StatusCode, string(body))
-	}
-	answer, err := jsonrpc.EncodeMessage(&jsonrpc.Response{ID: call, Error: said.Error})
-	if err != nil {
-		return nil, errProtocol
-	}
-	ex.keep(answer)
-	return reply(req, resp, http.StatusOK, jsonType, answer), nil
-}
-
-// refusal is nil for a status that is none.
-func (w *wire) refusal(req *http.Request, resp *http.Response) error {
-	if resp.StatusCode >= http.StatusOK && resp.StatusCode < http.StatusMultipleChoices {
-		return nil
-	}
-	detail, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes)) // what there is of it will do
-	return w.status(req, resp.StatusCode, string(detail))
-}
-
-func (w *wire) status(req *http.Request, status int, detail string) error {
-	if isOver(req, status, detail) {
-		w.onLost()
-		return errSession
-	}
-	return &statusError{status: status, detail: detail}
-}
-
-// isOver says whether a server means by a refusal that it does not know the session. That is 404; servers on the examples of the
-// reference SDK say 400 and name the session. Either way it has not taken the request.
-func isOver(req *http.Request, status int, detail string) bool {
-	return req.Header.Get(sessionHeader) != "" &&
-		(status == http.StatusNotFound || status == http.StatusBadRequest && strings.Contains(strings.ToLower(detail), "session"))
 }
 
 // reply is a response with a body in memory.

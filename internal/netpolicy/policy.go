@@ -137,13 +137,21 @@ func (p *Policy) judge(asked, addr netip.Addr) error {
 
 // Refused says that an address is not connected to. Nothing was sent to it.
 type Refused struct {
-	// Addr is the address.
+	// Addr is the address; none where a host was refused as it is written.
 	Addr netip.Addr
+	// Host is what stands for the address where a proxy would have connected to it; empty otherwise.
+	Host string
 	// Reason says what it is, and which flag of the manager decides about it.
 	Reason string
 }
 
 // Error says so.
 func (r *Refused) Error() string {
-	return fmt.Sprintf("connections to %s are refused: %s", r.Addr, r.Reason)
+	switch {
+	case r.Host == "":
+		return fmt.Sprintf("connections to %s are refused: %s", r.Addr, r.Reason)
+	case !r.Addr.IsValid():
+		return fmt.Sprintf("connections to %q by way of a proxy are refused: %s", r.Host, r.Reason)
+	}
+	return fmt.Sprintf("connections to %q by way of a proxy are refused: of its address %s, %s", r.Host, r.Addr, r.Reason)
 }

@@ -23,10 +23,12 @@ func TestCheck(t *testing.T) {
 	}{
 		"built in": {
 			"the machine itself and a cloud's credentials are nobody's business", nil, nil,
-			[]string{"10.0.0.1", "192.168.1.1", "93.184.216.34", "100.64.0.1", "fd00::1", "2606:2800::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::1"},
+			[]string{"10.0.0.1", "192.168.1.1", "93.184.216.34", "100.64.0.1", "fd00::1", "2606:2800::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::1", "64:ff9b:1::a00:1", "::ffff:0:10.0.0.1", "2001::f5ff:fffe", "2001:4860::1"},
 			[]string{
 				"127.0.0.1", "127.255.255.255", "::1", "0.0.0.0", "0.1.2.3", "::", "::7f00:1", "169.254.1.1", "fe80::1", "fe80::1%eth0", "224.0.0.1", "ff02::1",
 				"255.255.255.255", "169.254.169.254", "169.254.170.2", "fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16",
+				"169.254.170.23", "fd00:ec2::23", "fd20:ce::254", "64:ff9b:1::7f00:1", "64:ff9b:1:ffff::a9fe:a9fe", "::ffff:0:127.0.0.1", "::ffff:0:a9fe:a9fe",
+				"2001:0:4136:e378:8000:63bf:80ff:fffe", "2001::5601:5601",
 				"::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1",
 			},
 		},
@@ -180,9 +182,14 @@ func TestCheckRedirect(t *testing.T) {
 func TestProxy(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://proxy.example:3128")
 	proxy := netpolicy.Permissive().Proxy()
-	for target, want := range map[string]string{"https://api.example": "http://proxy.example:3128", "https://169.254.169.254": "refused", "https://8.8.8.8": "http://proxy.example:3128"} {
+	for target, want := range map[string]string{
+		"https://api.example": "http://proxy.example:3128", "https://169.254.169.254": "refused", "https://8.8.8.8": "http://proxy.example:3128",
+		"https://localhost": "", "https://a.LocalHost.": "refused", "https://metadata.google.internal": "refused", "https://[::1]": "",
+		"https://2852039166": "refused", "https://0xa9fea9fe": "refused", "https://169.254.43518": "refused", "https://0251.0376.0251.0376": "refused", "https://0xa9.254.169.0xfe": "refused", "https://169.254.169.254.": "refused",
+		"https://a1.example": "http://proxy.example:3128",
+	} {
 		got, err := proxy(httptest.NewRequest(http.MethodGet, target, http.NoBody))
-		if (err != nil) != (want == "refused") || err == nil && got.String() != want {
+		if (err != nil) != (want == "refused") || err == nil && (got == nil) != (want == "") || got != nil && got.String() != want {
 			t.Errorf("%s goes by %v, %v; want %s: a proxy must not reach what the manager does not", target, got, err, want)
 		}
 	}

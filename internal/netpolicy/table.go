@@ -19,7 +19,10 @@ var builtIn = []rule{
 
 	{"169.254.169.254/32", metadata, false}, // AWS, Azure, Google Cloud and most others
 	{"169.254.170.2/32", metadata, false},   // AWS, for containers
+	{"169.254.170.23/32", metadata, false},  // AWS, for pods
 	{"fd00:ec2::254/128", metadata, false},  // AWS
+	{"fd00:ec2::23/128", metadata, false},   // AWS, for pods
+	{"fd20:ce::254/128", metadata, false},   // Google Cloud
 	{"100.100.100.200/32", metadata, false}, // Alibaba Cloud
 	{"192.0.0.192/32", metadata, false},     // Oracle Cloud
 	{"168.63.129.16/32", metadata, false},   // Azure
@@ -36,9 +39,12 @@ type rule struct {
 }
 
 var (
-	mapped = netip.MustParsePrefix("::ffff:0:0/96")
-	nat64  = netip.MustParsePrefix("64:ff9b::/96")
-	sixTo4 = netip.MustParsePrefix("2002::/16")
+	mapped     = netip.MustParsePrefix("::ffff:0:0/96")
+	translated = netip.MustParsePrefix("::ffff:0:0:0/96")
+	nat64      = netip.MustParsePrefix("64:ff9b::/96")
+	localNAT64 = netip.MustParsePrefix("64:ff9b:1::/48")
+	sixTo4     = netip.MustParsePrefix("2002::/16")
+	teredo     = netip.MustParsePrefix("2001::/32")
 )
 
 // embedded returns the IPv4 address that an IPv6 address stands for, if it does.
@@ -46,10 +52,13 @@ func embedded(addr netip.Addr) (netip.Addr, bool) {
 	bytes := addr.As16()
 	switch {
 	case addr.Is4():
-	case mapped.Contains(addr) || addr.Is4In6(), nat64.Contains(addr):
+	case mapped.Contains(addr) || addr.Is4In6(), translated.Contains(addr), nat64.Contains(addr), localNAT64.Contains(addr):
 		return netip.AddrFrom4([4]byte(bytes[12:])), true
 	case sixTo4.Contains(addr):
 		return netip.AddrFrom4([4]byte(bytes[2:6])), true
+	}
+	if teredo.Contains(addr) { // which hides the client's address by inverting it
+		return netip.AddrFrom4([4]byte{^bytes[12], ^bytes[13], ^bytes[14], ^bytes[15]}), true
 	}
 	return netip.Addr{}, false
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"strings"
 	"syscall"
 	"time"
@@ -44,24 +43,6 @@ func Transport(p *Policy, connectTimeout time.Duration, roots *x509.CertPool) *h
 		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		ForceAttemptHTTP2: true, MaxIdleConns: 256, MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 256 << 10,
-	}
-}
-
-// Proxy returns a function for http.Transport.Proxy that takes the proxy from the environment (HTTPS_PROXY and the like). The
-// proxy's own address is judged by the dialer, and so is a target that is written as an address; of a target with a name, the
-// proxy decides, since it alone resolves it.
-func (p *Policy) Proxy() func(*http.Request) (*url.URL, error) {
-	return func(req *http.Request) (*url.URL, error) {
-		proxy, err := http.ProxyFromEnvironment(req)
-		if proxy == nil || err != nil {
-			return nil, err
-		}
-		if addr, err := netip.ParseAddr(req.URL.Hostname()); err == nil {
-			if err := p.Check(addr); err != nil {
-				return nil, err
-			}
-		}
-		return proxy, nil
 	}
 }
 

@@ -41,6 +41,8 @@ type Cache struct {
 	policy  *netpolicy.Policy
 	now     func() time.Time
 	log     logr.Logger
+	// idle is how long a connection is kept without use; 0 for mcp.DefaultIdle.
+	idle time.Duration
 
 	mu       sync.Mutex
 	entries  map[types.NamespacedName]*entry
@@ -112,6 +114,27 @@ func (c *Cache) Forget(key types.NamespacedName) {
 	if e.client != nil {
 		c.retire(e.client)
 		e.client = nil
+	}
+}
+
+// cool gives a connection up that nobody has used for a while, with its credentials: its object may be gone, and not every
+// process is told. What is known of the tools stays.
+func (c *Cache) cool(key types.NamespacedName, client *mcp.Client) {
+	c.mu.Lock()
+	e := c.entries[key]
+	c.mu.Unlock()
+	if e == nil {
+		return
+	}
+	select {
+	case e.lock <- struct{}{}:
+	default:
+		return // somebody is about to use it
+	}
+	defer e.unlock()
+	if e.client == client {
+		c.retire(client)
+		e.client, e.settings = nil, settings{}
 	}
 }
 
@@ -215,11 +238,14 @@ func (c *Cache) newClient(name string, key types.NamespacedName, s settings) (*m
 	if c.closed {
 		return nil, errClosed
 	}
-	return mcp.New(mcp.Config{
+	var client *mcp.Client
+	client = mcp.New(mcp.Config{
 		Name: name, URL: s.url, Token: s.token, CredentialsFrom: s.from, Headers: s.headers, ConnectTimeout: s.connect,
 		Policy: c.policy, Roots: roots, Now: c.now, OnChange: func() { c.changed(key) },
+		Idle: c.idle, OnIdle: func() { c.cool(key, client) },
 		Log: c.log.WithValues("toolServer", key.String()),
-	}), nil
+	})
+	return client, nil
 }
 
 func (c *Cache) settings(ctx context.Context, s *v1alpha1.ToolServer) (out settings, err error) {

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shopspring/decimal"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -128,10 +130,53 @@ func shortenTo(name, of string, always bool) string {
 	return strings.TrimRight(name[:min(len(name), maxChildName-1-len(hash))], ".-") + "-" + hash
 }
 
-// SameChild says whether a Turn is the one that a call has made.
-func SameChild(t, wanted *v1alpha1.Turn) bool {
+// SameChild says whether a Turn is the one that a call of a parent has made. All that Child writes is compared, but for what
+// the parent had left then, which is not known any more: that must be within the limits that the parent itself was given.
+func SameChild(t, wanted, parent *v1alpha1.Turn) bool {
 	owner, own := metav1.GetControllerOf(t), metav1.GetControllerOf(wanted)
-	return owner != nil && owner.UID == own.UID && t.Spec.AgentRef == wanted.Spec.AgentRef && t.Spec.Message == wanted.Spec.Message
+	if owner == nil || own == nil || owner.UID != own.UID || !isChildLimits(t.Spec.Limits, parent.Spec.Limits) {
+		return false
+	}
+	return equality.Semantic.DeepEqual(lasting(t), lasting(wanted))
+}
+
+// lasting is what is the same however often a call is made. Somebody may suspend or cancel any Turn, and say
+// how long it is kept.
+func lasting(t *v1alpha1.Turn) v1alpha1.TurnSpec {
+	s := t.Spec
+	s.Limits, s.DesiredState, s.TTLSecondsAfterFinished, s.Execution = nil, "", nil, cmp.Or(s.Execution, v1alpha1.ExecutionRun)
+	return s
+}
+
+// isChildLimits says whether limits may be those that Child once gave: its fields and no others, none of them more than the
+// parent's own. The Agents' may have changed since.
+func isChildLimits(l, parent *v1alpha1.Limits) bool {
+	if l == nil || l.TimeoutSeconds == nil || l.StartingDeadlineSeconds == nil || *l.TimeoutSeconds != *l.StartingDeadlineSeconds ||
+		l.MaxDepth == nil || l.ApprovalTimeoutSeconds == nil || l.MaxSteps != nil || l.MaxToolCalls != nil {
+		return false
+	}
+	if parent == nil {
+		return true
+	}
+	return isWithin(l.TimeoutSeconds, parent.TimeoutSeconds) && isWithin(l.MaxTokens, parent.MaxTokens) && isWithin(l.MaxDepth, parent.MaxDepth) &&
+		isWithin(l.ApprovalTimeoutSeconds, parent.ApprovalTimeoutSeconds) && isWithin(costOf(l), costOf(parent))
+}
+
+// isWithin says whether a limit is no more than another one, where there is one.
+func isWithin[T int32 | int64 | float64](n, most *T) bool {
+	return most == nil || n != nil && *n <= *most
+}
+
+// costOf is a bound of costs, close enough to be compared.
+func costOf(l *v1alpha1.Limits) *float64 {
+	if l.MaxCost == nil {
+		return nil
+	}
+	amount, err := decimal.NewFromString(*l.MaxCost)
+	if err != nil {
+		return nil
+	}
+	return new(amount.InexactFloat64())
 }
 
 // Parent returns the Turn that controls this one; ok is false for a Turn that is no sub-agent's.
@@ -144,10 +189,10 @@ func Parent(t *v1alpha1.Turn) (owner *metav1.OwnerReference, ok bool) {
 }
 
 // Spent is what a Turn that has ended took, its sub-agents included. The cost is absent where a part of it is unknown, and
-// where parts are of several currencies.
+// where parts are of several currencies; what is known of it counts all the same.
 func Spent(t *v1alpha1.Turn) *tool.Spent {
 	out := &tool.Spent{Turn: t.Name}
-	known := true
+	whole, known := true, decimal.Zero
 	for _, u := range []*v1alpha1.Usage{t.Status.Usage, t.Status.SubAgentUsage} {
 		if u == nil {
 			continue
@@ -155,10 +200,18 @@ func Spent(t *v1alpha1.Turn) *tool.Spent {
 		out.Usage = out.Usage.Add(model.Usage{
 			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, ReasoningTokens: u.ReasoningTokens, CacheReadTokens: u.CacheReadTokens,
 		})
-		out.Cost, known = addCost(out.Cost, u.Cost, known)
+		out.Cost, whole = addCost(out.Cost, u.Cost, whole)
+		if u.Cost != nil {
+			if amount, err := decimal.NewFromString(u.Cost.Amount); err == nil {
+				known = known.Add(amount)
+			}
+		}
 	}
-	if !known {
+	if !whole {
 		out.Cost = nil
+		if known.IsPositive() {
+			out.Known = &known
+		}
 	}
 	return out
 }

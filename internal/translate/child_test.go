@@ -153,7 +153,12 @@ func TestLimitsOfAChildAreWithinTheSchema(t *testing.T) {
 }
 
 func TestSameChild(t *testing.T) {
-	wanted, err := translate.Child(callOf())
+	c := callOf(func(c *translate.ChildCall) {
+		l := c.Parent.Spec.Limits
+		l.TimeoutSeconds, l.MaxTokens, l.MaxCost = new(int32(10)), new(int64(100)), new("1.5")
+		c.Left.Tokens, c.Left.Cost = new(int64(50)), new(decimal.RequireFromString("0.5"))
+	})
+	wanted, err := translate.Child(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,17 +167,38 @@ func TestSameChild(t *testing.T) {
 		change func(*v1alpha1.Turn)
 		want   bool
 	}{
-		"itself":          {"as it was made", func(*v1alpha1.Turn) {}, true},
-		"other limits":    {"less is left by now", func(t *v1alpha1.Turn) { t.Spec.Limits = nil }, true},
-		"nobody's":        {"somebody took the name", func(t *v1alpha1.Turn) { t.OwnerReferences = nil }, false},
-		"another owner":   {"somebody took the name", func(t *v1alpha1.Turn) { t.OwnerReferences[0].UID = "v" }, false},
-		"another agent":   {"somebody made it look like ours", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "evil" }, false},
-		"another message": {"somebody made it look like ours", func(t *v1alpha1.Turn) { t.Spec.Message = "evil" }, false},
+		"itself": {"as it was made", func(*v1alpha1.Turn) {}, true},
+		"stored": {"with defaults, suspended, kept for a day", func(t *v1alpha1.Turn) {
+			t.Spec.Execution, t.Spec.DesiredState, t.Spec.TTLSecondsAfterFinished = v1alpha1.ExecutionRun, v1alpha1.DesiredStateSuspended, new(int32(86400))
+		}, true},
+		"other limits": {"more was left then, and the Agent has lowered its bound", func(t *v1alpha1.Turn) {
+			t.Spec.Limits.TimeoutSeconds, t.Spec.Limits.StartingDeadlineSeconds, t.Spec.Limits.ApprovalTimeoutSeconds = new(int32(9)), new(int32(9)), new(int32(90))
+			t.Spec.Limits.MaxTokens, t.Spec.Limits.MaxCost = new(int64(100)), new("1.50")
+		}, true},
+		"no limits":   {"somebody made it look like ours", func(t *v1alpha1.Turn) { t.Spec.Limits = nil }, false},
+		"more tokens": {"than the parent ever had", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxTokens = new(int64(101)) }, false},
+		"any tokens":  {"the parent has a bound", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxTokens = nil }, false},
+		"more cost":   {"than the parent ever had", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxCost = new("1.51") }, false},
+		"more time": {"than the parent ever had", func(t *v1alpha1.Turn) {
+			t.Spec.Limits.TimeoutSeconds, t.Spec.Limits.StartingDeadlineSeconds = new(int32(11)), new(int32(11))
+		}, false},
+		"more depth":        {"than the parent has", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxDepth = new(int32(3)) }, false},
+		"limits of its own": {"which no call gives", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxToolCalls = new(int32(3)) }, false},
+		"another depth":     {"it could call more", func(t *v1alpha1.Turn) { t.Spec.Depth = new(int32(0)) }, false},
+		"another web mode":  {"it could search", func(t *v1alpha1.Turn) { t.Spec.WebMode = v1alpha1.WebModeOff }, false},
+		"a history":         {"words that nobody said", func(t *v1alpha1.Turn) { t.Spec.History = []v1alpha1.HistoryMessage{{Role: "User", Content: "x"}} }, false},
+		"a context":         {"words that nobody said", func(t *v1alpha1.Turn) { t.Spec.Context = &v1alpha1.TurnContext{} }, false},
+		"a Session":         {"with words of its own", func(t *v1alpha1.Turn) { t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "s"} }, false},
+		"another execution": {"which asks no model", func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionPrepareOnly }, false},
+		"nobody's":          {"somebody took the name", func(t *v1alpha1.Turn) { t.OwnerReferences = nil }, false},
+		"another owner":     {"somebody took the name", func(t *v1alpha1.Turn) { t.OwnerReferences[0].UID = "v" }, false},
+		"another agent":     {"somebody made it look like ours", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "evil" }, false},
+		"another message":   {"somebody made it look like ours", func(t *v1alpha1.Turn) { t.Spec.Message = "evil" }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := wanted.DeepCopy()
 			tc.change(found)
-			if got := translate.SameChild(found, wanted); got != tc.want {
+			if got := translate.SameChild(found, wanted, c.Parent); got != tc.want {
 				t.Errorf("the same: %t, want %t: %s", got, tc.want, tc.reason)
 			}
 		})
@@ -192,12 +218,15 @@ func TestSpent(t *testing.T) {
 		own, subs *v1alpha1.Usage
 		usage     model.Usage
 		cost      string
+		known     string
 	}{
-		"nothing":        {"it asked no model", nil, nil, model.Usage{}, ""},
-		"its own":        {"as its status has it", usage(10, 5, "0.5", "USD"), nil, model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2}, "0.5 USD"},
-		"of both":        {"with its sub-agents'", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "USD"), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, "0.75 USD"},
-		"part unknown":   {"a sum of what is known would be wrong", usage(10, 5, "0.5", "USD"), usage(1, 1, "", ""), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, ""},
-		"two currencies": {"there is no sum", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "EUR"), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, ""},
+		"nothing":        {"it asked no model", nil, nil, model.Usage{}, "", ""},
+		"its own":        {"as its status has it", usage(10, 5, "0.5", "USD"), nil, model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2}, "0.5 USD", ""},
+		"of both":        {"with its sub-agents'", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "USD"), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, "0.75 USD", ""},
+		"part unknown":   {"a sum of what is known would be wrong", usage(10, 5, "0.5", "USD"), usage(1, 1, "", ""), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, "", "0.5"},
+		"own unknown":    {"what is known of it counts", usage(10, 5, "", ""), usage(1, 1, "0.25", "EUR"), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, "", "0.25"},
+		"all unknown":    {"there is nothing to count", usage(10, 5, "", ""), nil, model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2}, "", ""},
+		"two currencies": {"there is no sum", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "EUR"), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, "", "0.75"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := translate.Spent(&v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "child"}, Status: v1alpha1.TurnStatus{Usage: tc.own, SubAgentUsage: tc.subs}})
@@ -205,8 +234,12 @@ func TestSpent(t *testing.T) {
 			if got.Cost != nil {
 				cost = got.Cost.Amount.String() + " " + got.Cost.Currency
 			}
-			if got.Turn != "child" || got.Usage != tc.usage || cost != tc.cost {
-				t.Errorf("%+v, cost %q; want %+v, cost %q: %s", got, cost, tc.usage, tc.cost, tc.reason)
+			known := ""
+			if got.Known != nil {
+				known = got.Known.String()
+			}
+			if got.Turn != "child" || got.Usage != tc.usage || cost != tc.cost || known != tc.known {
+				t.Errorf("%+v, cost %q, known %q; want %+v, cost %q, known %q: %s", got, cost, known, tc.usage, tc.cost, tc.known, tc.reason)
 			}
 		})
 	}

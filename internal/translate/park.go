@@ -21,11 +21,7 @@ func Park(t *v1alpha1.Turn, p *loop.Parked, now time.Time) {
 	for _, a := range p.Approvals[:min(len(p.Approvals), maxAwaited)] {
 		t.Status.PendingApprovals = append(t.Status.PendingApprovals, pendingApproval(a))
 	}
-	for _, name := range p.Turns {
-		if !slices.Contains(t.Status.AwaitedTurns, name) && len(t.Status.AwaitedTurns) < maxAwaited {
-			t.Status.AwaitedTurns = append(t.Status.AwaitedTurns, name)
-		}
-	}
+	Await(t, p.Turns)
 	if len(p.Approvals) > 0 {
 		t.Status.ParkedTime = new(metav1.NewMicroTime(now))
 	}
@@ -77,10 +73,12 @@ func pendingApproval(a loop.Approval) v1alpha1.PendingApproval {
 	}
 }
 
-// Unpark ends the wait of a Turn. Calls that are still undecided stay listed.
+// Unpark ends the wait of a Turn. Calls that are still undecided stay listed, and so do the Turns of sub-agents that were
+// waited for: the run that takes their answers knows by that list that they were made, also where one is gone.
 func Unpark(t *v1alpha1.Turn, undecided []v1alpha1.PendingApproval, now time.Time) {
+	awaited := t.Status.AwaitedTurns
 	unpark(&t.Status, now)
-	t.Status.PendingApprovals = undecided
+	t.Status.PendingApprovals, t.Status.AwaitedTurns = undecided, awaited
 }
 
 // PauseClock stops the time of a Turn, or lets it run again, and reports whether that is news.
@@ -96,11 +94,22 @@ func PauseClock(t *v1alpha1.Turn, paused bool, now time.Time) bool {
 	return true
 }
 
-// Suspend resets the times of a Turn that was suspended: it gets all of its time when it goes on. What it waited for is asked
-// for again then.
+// Suspend resets the times of a Turn that was suspended: it gets all of its time when it goes on. Calls that wait for a decision
+// are listed again then, with the expiry that they had: it is not renewed, and runs on while the Turn is suspended. The Turns
+// of sub-agents stay listed, as where a wait ends.
 func Suspend(t *v1alpha1.Turn) {
 	s := &t.Status
-	s.StartTime, s.ParkedTime, s.ParkedMilliseconds, s.PendingApprovals, s.AwaitedTurns = nil, nil, 0, nil, nil
+	s.StartTime, s.ParkedTime, s.ParkedMilliseconds, s.PendingApprovals = nil, nil, 0, nil
+}
+
+// Await notes the Turns of sub-agents that a run has begun to wait for, in place of those of before.
+func Await(t *v1alpha1.Turn, names []string) {
+	t.Status.AwaitedTurns = nil
+	for _, name := range names {
+		if !slices.Contains(t.Status.AwaitedTurns, name) && len(t.Status.AwaitedTurns) < maxAwaited {
+			t.Status.AwaitedTurns = append(t.Status.AwaitedTurns, name)
+		}
+	}
 }
 
 // Parked is how long a Turn has waited for decisions. Its deadline is later by that.
@@ -127,7 +136,8 @@ func Decides(a *v1alpha1.ToolApproval, t *v1alpha1.Turn, p v1alpha1.PendingAppro
 		s.Step == p.Step && s.CallID == p.CallID && s.ArgumentsHash == p.ArgumentsHash
 }
 
-// Decision returns what was decided about a call, nil if nothing was in time: of several decisions the first counts.
+// Decision returns what was decided about a call, nil if nothing was in time: of several decisions the first counts, and of
+// those of the same second a denial, as nobody knows which was first.
 func Decision(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) *loop.Decision {
 	var first *v1alpha1.ToolApproval
 	for i := range approvals {
@@ -148,6 +158,9 @@ func Decision(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approv
 func earlier(a, b *v1alpha1.ToolApproval) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	if denied := a.Spec.Decision == v1alpha1.ApprovalDenied; denied != (b.Spec.Decision == v1alpha1.ApprovalDenied) {
+		return denied
 	}
 	return a.UID < b.UID
 }

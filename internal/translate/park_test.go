@@ -2,6 +2,7 @@ package translate_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -76,6 +77,9 @@ func TestTheTimeOfAParkedTurn(t *testing.T) {
 	if p := translate.Parked(got, at(20)); p != 4*time.Second {
 		t.Errorf("parked for %s, want 4s: a sub-agent's time is the Turn's", p)
 	}
+	if translate.Unpark(got, nil, at(20)); !slices.Equal(got.Status.AwaitedTurns, []string{"child"}) {
+		t.Errorf("status %+v, want the Turn whose answer the run is about to take", got.Status)
+	}
 	for _, step := range []struct {
 		paused, news bool
 		at           float64
@@ -94,8 +98,8 @@ func TestTheTimeOfAParkedTurn(t *testing.T) {
 	}
 	got.Status.AwaitedTurns, got.Status.PendingApprovals = []string{"x"}, []v1alpha1.PendingApproval{{}}
 	translate.Suspend(got)
-	if s := got.Status; s.StartTime != nil || s.ParkedMilliseconds != 0 || s.AwaitedTurns != nil || s.PendingApprovals != nil {
-		t.Errorf("status %+v, want none of it: a suspended Turn gets all its time anew", s)
+	if s := got.Status; s.StartTime != nil || s.ParkedMilliseconds != 0 || s.PendingApprovals != nil || !slices.Equal(s.AwaitedTurns, []string{"x"}) {
+		t.Errorf("status %+v, want all its time anew, and the Turns that were made", s)
 	}
 }
 
@@ -137,7 +141,9 @@ func TestDecision(t *testing.T) {
 		"approved":        {"somebody has", []v1alpha1.ToolApproval{made("x", 0)}, "a", of("x", true)},
 		"denied":          {"somebody has", []v1alpha1.ToolApproval{made("x", 0, deny)}, "a", of("x", false)},
 		"two":             {"the first counts", []v1alpha1.ToolApproval{made("x", 2*time.Second), made("y", time.Second, deny)}, "a", of("y", false)},
-		"in one second":   {"the lower UID, so that all agree", []v1alpha1.ToolApproval{made("y", 0), made("x", 0, deny)}, "a", of("x", false)},
+		"in one second":   {"the lower UID, so that all agree", []v1alpha1.ToolApproval{made("y", 0), made("x", 0)}, "a", of("x", true)},
+		"a tie":           {"a denial, as nobody knows which was first", []v1alpha1.ToolApproval{made("x", 0), made("y", 0, deny)}, "a", of("y", false)},
+		"a tie, reversed": {"a denial, as nobody knows which was first", []v1alpha1.ToolApproval{made("y", 0, deny), made("x", 0)}, "a", of("y", false)},
 		"too late":        {"its end was a denial", []v1alpha1.ToolApproval{made("x", 2*time.Minute)}, "a", nil},
 		"another turn":    {"of another name", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.TurnRef.Name = "two" })}, "a", nil},
 		"an earlier turn": {"of the same name", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.TurnUID = "v" })}, "a", nil},

@@ -91,7 +91,7 @@ func (c cluster) run(t *testing.T, namespace, dir string) *v1alpha1.Turn {
 	if strings.Contains(text(t, open(t, filepath.Join(dir, "agents.yaml"))), "requireApproval") {
 		c.must(t, "wait", "--namespace", namespace, "--for=jsonpath={.status.pendingApprovals}", name, "--timeout=60s")
 		_, bare, _ := strings.Cut(name, "/")
-		capstan(t, "approve", bare, "-y", "--namespace", namespace, "--kubeconfig", c.kubeconfig)
+		capstan(t, "approve", bare, "-y", "--without-arguments", "--namespace", namespace, "--kubeconfig", c.kubeconfig)
 	}
 	c.must(t, "wait", "--namespace", namespace, "--for=jsonpath={.status.completionTime}", name, "--timeout=60s")
 	return read[v1alpha1.Turn](t, []byte(c.must(t, "get", name, "--namespace", namespace, "-o", "json")))

@@ -170,7 +170,9 @@ var _ = Describe("The commands that decide", func() {
 		unseen := at(ctx, "y\n", append([]string{"approve", "second", "--without-arguments"}, blind...)...).must(ctx, cli.ExitOK)
 		Expect(unseen.err.String()).To(ContainSubstring("note: the arguments of call_1 cannot be shown: "))
 		s.waiting(ctx, "third", map[string]string{"call_1": `{"id":1}`})
-		capstan(ctx, append([]string{"approve", "third", "-y"}, blind...)...).must(ctx, cli.ExitOK)
+		silent := capstan(ctx, append([]string{"approve", "third", "-y"}, blind...)...).must(ctx, cli.ExitFailed)
+		Expect(silent.err.String()).To(And(ContainSubstring("nothing was approved"), ContainSubstring("say --without-arguments")))
+		capstan(ctx, append([]string{"approve", "third", "-y", "--without-arguments"}, blind...)...).must(ctx, cli.ExitOK)
 	})
 
 	It("act as --token says, in all that they do", func(ctx SpecContext) {

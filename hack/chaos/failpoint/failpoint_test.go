@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -27,6 +28,7 @@ func TestParse(t *testing.T) {
 		"a/journal.append:after:tool.intended:2": "",
 		"a/model.request:before::1":              "",
 		"journal.append:after:tool.intended:2":   "must be of the form",
+		"a-*/turn.create:before::1":              "",
 		"a/journal.append:after:2":               "must be of the form",
 		"a/disk.write:after:x:2":                 "the effect must be",
 		"a/tool.call:during:x:2":                 "it must be before or after",
@@ -75,10 +77,10 @@ func world(t *testing.T, point string, trace *strings.Builder) (done []string, d
 	api := l.Status(fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(turns[0]).WithObjects(turns[0], turns[1]).Build())
 	store := l.Journal(appends(func(kinds string) { did("append " + kinds) }))
 	provider := l.Provider("p", generates(func() { did("request") }))
-	count := l.Tool(tool.Tool{Caller: tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+	count := l.Servers(serves(func(context.Context, tool.Call) (tool.Result, error) {
 		did("call")
 		return tool.Result{}, errors.New("out of order")
-	})})
+	})).Caller(&v1alpha1.ToolServer{}, "count")
 	for _, turn := range turns {
 		uid := string(turn.UID)
 		turn.Status.Executor = &v1alpha1.ExecutorBinding{Name: "e", Epoch: 1}
@@ -90,7 +92,7 @@ func world(t *testing.T, point string, trace *strings.Builder) (done []string, d
 		_ = store.Append(t.Context(), uid, journal.Entry{Kind: journal.RunStarted, Payload: started}, journal.Entry{Kind: journal.Prepared})
 		for range 2 {
 			_, _ = provider.Generate(t.Context(), model.Request{ID: uid + "/3"})
-			_, _ = count.Caller.Call(t.Context(), tool.Call{IdempotencyKey: uid + "/1/c"})
+			_, _ = count.Call(t.Context(), tool.Call{IdempotencyKey: uid + "/1/c"})
 			_ = store.Append(t.Context(), uid, journal.Entry{Kind: journal.ToolFinished})
 		}
 	}
@@ -114,6 +116,13 @@ func (a appends) Artifact(context.Context, string, string) (journal.Artifact, er
 	return journal.Artifact{}, nil
 }
 
+// serves is what a server does, whichever tool of it is called.
+type serves tool.CallerFunc
+
+func (s serves) Caller(*v1alpha1.ToolServer, string) tool.Caller { return tool.CallerFunc(s) }
+
+func (s serves) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
+
 type generates func()
 
 func (g generates) Generate(context.Context, model.Request) (model.Reply, error) {
@@ -135,7 +144,10 @@ func TestALineDiesAtItsPoint(t *testing.T) {
 		"BeforeRequest": {"an empty detail means all", "mine/model.request:before::1", other[:2], false},
 		"AfterSecond":   {"the first one passes", "mine/model.request:after::2", other[:6], false},
 		"AfterFailure":  {"a call that failed was made", "mine/tool.call:after::1", other[:4], false},
+		"BeforeCall":    {"a tool is found by its name", "mine/tool.call:before:count:1", other[:3], false},
+		"OtherTool":     {"no call of another one kills", "mine/tool.call:before:look:1", other, true},
 		"AnyTurn":       {"the effects on all Turns count", "*/tool.call:after::3", other[:4], false},
+		"Beginning":     {"the beginning of a name is enough", "mi*/tool.call:after::1", other[:4], false},
 		"NoSuchDetail":  {"what never happens kills nobody", "mine/journal.append:after:finalized:1", other, true},
 		"NotSoOften":    {"nor what happens less often", "mine/tool.call:after::3", other, true},
 	} {
@@ -152,12 +164,12 @@ func TestAStrikeThatReturnsStrikesOnce(t *testing.T) {
 	for _, when := range []When{Before, After} {
 		var said []string
 		l := &Line{Point: &Point{Turn: AnyTurn, Effect: Call, When: when, Nth: 1}, Strike: func() { said = append(said, "strike") }}
-		call := l.Tool(tool.Tool{Caller: tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+		call := l.Servers(serves(func(context.Context, tool.Call) (tool.Result, error) {
 			said = append(said, "call")
 			return tool.Result{}, nil
-		})})
+		})).Caller(&v1alpha1.ToolServer{}, "count")
 		for range 2 {
-			_, _ = call.Caller.Call(t.Context(), tool.Call{IdempotencyKey: "uid/1/c"})
+			_, _ = call.Call(t.Context(), tool.Call{IdempotencyKey: "uid/1/c"})
 		}
 		want := map[When][]string{Before: {"strike", "call", "call"}, After: {"call", "strike", "call"}}[when]
 		if !slices.Equal(said, want) {
@@ -188,11 +200,37 @@ func TestDetailOfAStatus(t *testing.T) {
 	}
 	ended := bound("e", 2)
 	ended.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue}}
-	for want, status := range map[string]v1alpha1.TurnStatus{
-		DetailBind: bound("e", 1), DetailClaim: bound("e", 2), DetailOther: bound("", 2), DetailEnd: ended,
+	asks, waits := bound("", 1), bound("", 1)
+	asks.PendingApprovals = []v1alpha1.PendingApproval{{CallID: "a"}}
+	waits.AwaitedTurns = []string{"child"}
+	for want, all := range map[string][]v1alpha1.TurnStatus{
+		DetailBind: {bound("e", 1)}, DetailClaim: {bound("e", 2)}, DetailPark: {asks, waits}, DetailOther: {bound("", 2)}, DetailEnd: {ended},
 	} {
-		if got := detailOf(&v1alpha1.Turn{Status: status}); got != want {
-			t.Errorf("got %q, want %q", got, want)
+		for _, status := range all {
+			if got := detailOf(&v1alpha1.Turn{Status: status}); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		}
+	}
+}
+
+// TestTheTurnOfASubAgentIsAnEffectOnItsParent, and the creation of other objects is none.
+func TestTheTurnOfASubAgentIsAnEffectOnItsParent(t *testing.T) {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	struck := 0
+	l := &Line{Point: &Point{Turn: "parent", Effect: Create, When: After, Nth: 1}, Strike: func() { struck++ }}
+	l.learn("uid-parent", "parent")
+	api := l.Status(fake.NewClientBuilder().WithScheme(scheme).Build())
+	owned := metav1.ObjectMeta{Name: "child", Namespace: "n", OwnerReferences: []metav1.OwnerReference{{Kind: "Turn", Name: "parent", UID: "uid-parent", Controller: new(true)}}}
+	for i, object := range []client.Object{
+		&v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "root", Namespace: "n"}}, &v1alpha1.Session{ObjectMeta: owned}, &v1alpha1.Turn{ObjectMeta: owned},
+	} {
+		if err := api.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+		if want := i / 2; struck != want {
+			t.Errorf("%T %q: struck %d times, want %d", object, object.GetName(), struck, want)
 		}
 	}
 }

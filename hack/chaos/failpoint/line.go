@@ -71,7 +71,7 @@ func (l *Line) reached(effect Effect, uid string, details []string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.Point
-	if p == nil || effect != p.Effect || p.Turn != AnyTurn && l.names[uid] != p.Turn || p.Detail != "" && !slices.Contains(details, p.Detail) {
+	if p == nil || effect != p.Effect || !p.meets(l.names[uid]) || p.Detail != "" && !slices.Contains(details, p.Detail) {
 		return false
 	}
 	l.count++

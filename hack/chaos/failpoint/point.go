@@ -17,8 +17,10 @@ const (
 	Append Effect = "journal.append"
 	// Request is a request to a model.
 	Request Effect = "model.request"
-	// Call is a call of a tool. Its detail is the tool's name.
+	// Call is a call of a tool of a ToolServer. Its detail is the tool's name.
 	Call Effect = "tool.call"
+	// Create is the creation of the Turn of a sub-agent. It is an effect on the Turn that calls it.
+	Create Effect = "turn.create"
 	// Write is a write of a Turn's status. Its detail is one of the Detail constants.
 	Write Effect = "status.write"
 )
@@ -29,6 +31,8 @@ const (
 	DetailBind = "bind"
 	// DetailClaim binds it anew, with another epoch.
 	DetailClaim = "claim"
+	// DetailPark unbinds it because it waits for people or for Turns of sub-agents.
+	DetailPark = "park"
 	// DetailEnd writes its end.
 	DetailEnd = "end"
 	// DetailOther is any other write, as that of a Turn that waits.
@@ -44,12 +48,12 @@ const (
 	After  When = "after"
 )
 
-// AnyTurn stands for the name of a Turn: the effects on all Turns count.
+// AnyTurn stands for the name of a Turn: the effects on all Turns count. Behind the beginning of a name it stands for the rest.
 const AnyTurn = "*"
 
 // Point is one instant: before or after the Nth effect of a kind that a process has on a Turn.
 type Point struct {
-	// Turn is its name; AnyTurn for whichever comes first.
+	// Turn is its name, or the beginning of it and AnyTurn; AnyTurn alone for whichever comes first.
 	Turn string
 	// Effect and Detail say which effects count; an empty Detail means all.
 	Effect Effect
@@ -57,6 +61,14 @@ type Point struct {
 	Detail string
 	// Nth of them, from 1.
 	Nth int
+}
+
+// meets says whether the effects on a Turn of this name count. It is empty while nobody has told it.
+func (p *Point) meets(name string) bool {
+	if prefix, open := strings.CutSuffix(p.Turn, AnyTurn); open {
+		return strings.HasPrefix(name, prefix)
+	}
+	return name == p.Turn
 }
 
 // String is what Parse reads: TURN/EFFECT:WHEN:DETAIL:N.
@@ -76,9 +88,9 @@ func Parse(text string) (Point, error) {
 	}
 	p := Point{Turn: name, Effect: Effect(parts[0]), When: When(parts[1]), Detail: parts[2]}
 	switch p.Effect {
-	case Append, Request, Call, Write:
+	case Append, Request, Call, Create, Write:
 	default:
-		return Point{}, fmt.Errorf("crash point %q: the effect must be %s, %s, %s or %s", text, Append, Request, Call, Write)
+		return Point{}, fmt.Errorf("crash point %q: the effect must be %s, %s, %s, %s or %s", text, Append, Request, Call, Create, Write)
 	}
 	if p.When != Before && p.When != After {
 		return Point{}, fmt.Errorf("crash point %q: it must be %s or %s an effect", text, Before, After)

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/toolbox"
 )
 
 // Journal lets the appends of a journal pass the line.
@@ -55,17 +57,24 @@ func (p *lineProvider) Generate(ctx context.Context, req model.Request) (reply m
 	return reply, err
 }
 
-// Tool lets the calls of a tool pass the line.
-func (l *Line) Tool(t tool.Tool) tool.Tool {
-	inner := t.Caller
-	t.Caller = tool.CallerFunc(func(ctx context.Context, c tool.Call) (result tool.Result, err error) {
-		err = l.around(Call, ownerOf(c.IdempotencyKey), []string{t.Name}, func() error {
+// Servers lets the calls of the tools of ToolServers pass the line.
+func (l *Line) Servers(s toolbox.Servers) toolbox.Servers { return &lineServers{Servers: s, line: l} }
+
+type lineServers struct {
+	toolbox.Servers
+	line *Line
+}
+
+// Caller returns what calls a tool.
+func (s *lineServers) Caller(server *v1alpha1.ToolServer, name string) tool.Caller {
+	inner := s.Servers.Caller(server, name)
+	return tool.CallerFunc(func(ctx context.Context, c tool.Call) (result tool.Result, err error) {
+		err = s.line.around(Call, ownerOf(c.IdempotencyKey), []string{name}, func() error {
 			result, err = inner.Call(ctx, c)
 			return err
 		})
 		return result, err
 	})
-	return t
 }
 
 // ownerOf is the UID of the Turn that the ID of a request or the key of a call begins with.
@@ -74,12 +83,22 @@ func ownerOf(id string) string {
 	return uid
 }
 
-// Status lets the writes of the status of Turns pass the line.
+// Status lets the writes of the status of Turns pass the line, and the creation of the Turns of sub-agents.
 func (l *Line) Status(c client.Client) client.Client { return &lineClient{Client: c, line: l} }
 
 type lineClient struct {
 	client.Client
 	line *Line
+}
+
+// Create creates an object. The Turn of a sub-agent is an effect on the Turn that calls it.
+func (c *lineClient) Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error {
+	create := func() error { return c.Client.Create(ctx, obj, opts...) }
+	owner := metav1.GetControllerOf(obj)
+	if _, ok := obj.(*v1alpha1.Turn); !ok || owner == nil {
+		return create()
+	}
+	return c.line.around(Create, string(owner.UID), nil, create)
 }
 
 // Status returns the writer of statuses.
@@ -117,6 +136,8 @@ func detailOf(t *v1alpha1.Turn) string {
 	switch {
 	case t.IsFinished():
 		return DetailEnd
+	case t.BoundTo() == "" && len(t.Status.PendingApprovals)+len(t.Status.AwaitedTurns) > 0:
+		return DetailPark
 	case t.BoundTo() == "":
 		return DetailOther
 	case t.Epoch() > 1:

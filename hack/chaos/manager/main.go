@@ -1,10 +1,9 @@
-// Command manager is Capstan's manager with the kill test's hooks: it offers Agents the tools of the test, dies or stops at a
+// Command manager is Capstan's manager with the kill test's hooks: it dies or stops at a
 // point in the life of a Turn if it is told one, and writes down what it does to the world. It takes the flags of cmd/manager.
 package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -17,10 +16,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
-	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/chaos/failpoint"
 	"github.com/capstan-dev/capstan/internal/manager"
-	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
 // The environment variables that the kill test sets.
@@ -31,8 +28,6 @@ const (
 	pauseVariable = "CAPSTAN_PAUSE_AT"
 	// traceVariable is the path of a file for the trace of all effects; empty for none.
 	traceVariable = "CAPSTAN_CHAOS_TRACE"
-	// toolsVariable is the URL of the test's tools.
-	toolsVariable = "CAPSTAN_CHAOS_TOOLS"
 )
 
 func main() {
@@ -71,11 +66,7 @@ func run(o manager.Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeTrace()) }()
-	tools := testTools(os.Getenv(toolsVariable), line)
-	o.Hooks = manager.Hooks{
-		Tools:   func(context.Context, *v1alpha1.Agent) []tool.Tool { return tools },
-		Journal: line.Journal, Provider: line.Provider, Status: line.Status,
-	}
+	o.Hooks = manager.Hooks{Journal: line.Journal, Provider: line.Provider, Servers: line.Servers, Status: line.Status}
 	cfg, err := o.RESTConfig()
 	if err != nil {
 		return err

@@ -22,7 +22,8 @@ func Tool(nonce, note, body string) string {
 
 // Neutral cleans text for the fence of a tool, and so that it stays what it was, for code and data in it: Strip, and then
 // what could pass for a fence of ours, for a control token of a model's chat template or for a speaker's tag gets &lt; for
-// its < and &#91; for its [, and the nonce becomes [code]. Spellings that look the same are taken for the same.
+// its < and &#91; for its [, and the nonce becomes [code]. Spellings that look the same are taken for the same, and so is the
+// nonce with something between its letters that parts words or cannot be seen.
 func Neutral(text, nonce string) string {
 	text = without(Strip(text), nonce)
 	var b strings.Builder
@@ -46,36 +47,49 @@ func Neutral(text, nonce string) string {
 // NeutralLine cleans text as Neutral does for a place outside of a fence: it stays on one line.
 func NeutralLine(text, nonce string) string { return Neutral(fold(Strip(fold(text))), nonce) }
 
-// without takes the nonce out, in whatever case.
+// without takes the nonce out, in whatever spelling.
 func without(text, nonce string) string {
 	if nonce == "" || len(text) < len(nonce) {
 		return text
 	}
-	lower, wanted := lowerASCII(text), lowerASCII(nonce)
-	if !strings.Contains(lower, wanted) {
+	var b strings.Builder
+	done := 0
+	for i := 0; i < len(text); {
+		if n := spelt(text[i:], nonce); n > 0 {
+			b.WriteString(text[done:i])
+			b.WriteString("[code]")
+			i += n
+			done = i
+			continue
+		}
+		_, size := utf8.DecodeRuneInString(text[i:])
+		i += size
+	}
+	if done == 0 {
 		return text
 	}
-	var b strings.Builder
-	for {
-		at := strings.Index(lower, wanted)
-		if at < 0 {
-			b.WriteString(text)
-			return b.String()
-		}
-		b.WriteString(text[:at])
-		b.WriteString("[code]")
-		text, lower = text[at+len(nonce):], lower[at+len(nonce):]
-	}
+	b.WriteString(text[done:])
+	return b.String()
 }
 
-// lowerASCII keeps each byte in its place.
-func lowerASCII(text string) string {
-	return strings.Map(func(r rune) rune {
-		if 'A' <= r && r <= 'Z' {
-			return r + 'a' - 'A'
+// spelt is how many bytes of a text, from its beginning, spell the nonce; 0 if it begins with anything else. As many characters
+// as maxBetween may stand between two letters.
+func spelt(text, nonce string) int {
+	next, between := 0, 0
+	for i, r := range text {
+		switch l := plain(r); {
+		case l == plain(rune(nonce[next])):
+			if next++; next == len(nonce) {
+				return i + utf8.RuneLen(r)
+			}
+			between = 0
+		case l != 0 || next == 0 || between == maxBetween:
+			return 0
+		default:
+			between++
 		}
-		return r
-	}, text)
+	}
+	return 0
 }
 
 // opening is what stands for a character that could open a tag; empty for any other.
@@ -103,18 +117,20 @@ var (
 // begins says whether the letters after an opening character make it one of a tag.
 func begins(as, letters string) bool {
 	if as == "&#91;" {
-		return slices.ContainsFunc(brackets, func(name string) bool { return strings.HasPrefix(strings.TrimPrefix(letters, "/"), name) })
+		return slices.ContainsFunc(brackets, func(name string) bool { return strings.HasPrefix(letters, name) })
 	}
-	if strings.HasPrefix(letters, "|") || strings.HasPrefix(letters, "/|") {
+	if strings.HasPrefix(letters, "|") {
 		return true // <|im_start|> and its like
 	}
-	return slices.ContainsFunc(tags, func(name string) bool { return strings.HasPrefix(strings.TrimPrefix(letters, "/"), name) })
+	return slices.ContainsFunc(tags, func(name string) bool { return strings.HasPrefix(letters, name) })
 }
 
 const (
 	// maxLetters is how many letters of a tag are looked at, and maxTag how many characters.
 	maxLetters = 24
 	maxTag     = 48
+	// maxBetween is how many characters may stand between two letters of the nonce.
+	maxBetween = 8
 )
 
 // letters are those that a text begins with as people see them: without case, accents, white space and what parts words.
@@ -128,8 +144,8 @@ func letters(text string) string {
 		if r = plain(r); r == 0 {
 			continue
 		}
-		if b.Len() == 0 && opening(r) == "&lt;" {
-			continue // of << and the like
+		if b.Len() == 0 && (r == '/' || r == '\\' || opening(r) == "&lt;") {
+			continue // of a closing tag, and of << and the like
 		}
 		b.WriteRune(r)
 	}
@@ -167,7 +183,7 @@ func plain(r rune) rune {
 var parts = []*unicode.RangeTable{unicode.Mn, unicode.Me, unicode.Pd, unicode.Other_Default_Ignorable_Code_Point}
 
 // lookalikes are characters that look like ASCII ones, and these.
-var lookalikes = pairs("аеорсухіѕтАЕОРСУХІЅТМНВКοαρτυιΟΑΡΤΥΙɑⅼո∣│❘›〉⟩❯》］】»", "aeopcyxistaeopcyxistmhbkoaptuioaptuialn|||>>>>>]]>")
+var lookalikes = pairs("аеорсухіѕтАЕОРСУХІЅТМНВКοαρτυιΟΑΡΤΥΙɑⅼո∣│❘›〉⟩❯》］】»\u2044\u2215\u29F8\u2571\u2216\u29F5\u29F9\uFE68\u2572", "aeopcyxistaeopcyxistmhbkoaptuioaptuialn|||>>>>>]]>////\\\\\\\\\\")
 
 func pairs(from, to string) map[rune]rune {
 	all, as := map[rune]rune{}, []rune(to)

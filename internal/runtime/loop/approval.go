@@ -8,7 +8,8 @@ import (
 )
 
 // await asks people about the first call and about all calls after it that come as far as that, so that they can decide at
-// once, and takes their decisions. It returns a *Parked while there is none about the first.
+// once, and takes their decisions. It returns a *Parked while there is none about the first. Where the first does not wait any
+// more, as the time of the Turn has come near its end since, nobody is waited for: it is planned again.
 func (in Input) await(ctx context.Context, step int, open []placed) error {
 	var records []journal.Record
 	all, of := 0, map[string]int{} // calls that may come before, of all tools and by name
@@ -38,7 +39,8 @@ func (in Input) await(ctx context.Context, step int, open []placed) error {
 	if err := in.takeDecisions(ctx); err != nil {
 		return err
 	}
-	if _, decided := in.State.Decision(step, open[0].call.ID); decided {
+	first := open[0].call.ID
+	if _, decided := in.State.Decision(step, first); decided || in.State.approval(step, first) == nil {
 		return nil
 	}
 	return &Parked{Approvals: in.State.OpenApprovals()}

@@ -106,7 +106,7 @@ func TestApproval(t *testing.T) {
 	if in, end, open = run(); open != nil || end == nil || end.Reason != loop.Answered || len(o.asked) != 1 {
 		t.Fatalf("the last run = %+v, waits for %q; want the answer", end, open)
 	}
-	lines := []string{"tool a: found", "tool b: sent", "tool c: found", "tool d: sent", `tool e: error (unavailable): there is no tool "gone": use one of find, send`}
+	lines := []string{"tool a: found", "tool b: The arguments were changed before the call: /n: read the text as the number 1.\nsent", "tool c: found", "tool d: sent", `tool e: error (unavailable): there is no tool "gone": use one of find, send`}
 	if diff := cmp.Diff(lines, transcript(s.requests[1])[1:]); diff != "" {
 		t.Errorf("the model was told: -want +got:\n%s", diff)
 	}

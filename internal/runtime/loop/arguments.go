@@ -102,7 +102,11 @@ func (a *arguments) repair() bool {
 	}
 	after, changes := unwrapped(a.text)
 	if after == nil && a.schema != nil {
-		after, changes = a.schema.Repair(json.RawMessage(a.text))
+		mend := a.schema.Repair
+		if effectOf(a.tool) == tool.Destructive {
+			mend = a.schema.RepairKeeping // what a model wrote to hold a call back, such as a dry run, must not be dropped
+		}
+		after, changes = mend(json.RawMessage(a.text))
 	}
 	if after == nil {
 		return false

@@ -71,19 +71,29 @@ func (in Input) attempt(ctx context.Context, c Candidate, ask model.Request, r R
 	// The messages are frozen: each attempt gets a copy that the provider may do with as it likes.
 	ask.Messages = slices.Clone(ask.Messages)
 	begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	// What follows is in methods of its own: it would take up stack while the request is under way, in each of thousands of Turns.
 	reply, err := guarded(ctx, c.Provider, ask)
 	took := time.Since(begin).Milliseconds()
 	if err == nil {
-		reply = in.kept(reply, r.Purpose)
-		return nil, in.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
-			Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
-			DurationMS: took, Last: r.Purpose == ForStep && in.isLast(r.Step, reply),
-		}})
+		return nil, in.replied(&c, &r, reply, took)
 	}
-	failure := model.AsError(err)
+	return in.failed(ctx, &c, &r, model.AsError(err), took)
+}
+
+// replied journals the reply to a request.
+func (in Input) replied(c *Candidate, r *Request, reply model.Reply, took int64) error {
+	reply = in.kept(reply, r.Purpose)
+	return in.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
+		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
+		DurationMS: took, Last: r.Purpose == ForStep && in.isLast(r.Step, reply),
+	}})
+}
+
+// failed journals the failure of a request, and returns it, or an error that stops the run.
+func (in Input) failed(ctx context.Context, c *Candidate, r *Request, failure *model.Error, took int64) (*model.Error, error) {
 	usage := bounded(failure.Usage)
 	// A request that was cut short was sent all the same: it counts, and so does what it used.
-	err = in.Record(journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
+	err := in.Record(journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Kind: failure.Kind, Message: failure.Message,
 		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, Stack: stackOf(failure),
 	}})

@@ -41,6 +41,8 @@ func (s *State) spent() (tokens int64, cost decimal.Decimal) {
 		sum = sum.Add(sub.Usage)
 		if sub.Cost != nil {
 			cost = cost.Add(sub.Cost.Amount)
+		} else if sub.Known != nil {
+			cost = cost.Add(*sub.Known)
 		}
 	}
 	for _, r := range s.cutOff {

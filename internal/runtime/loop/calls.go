@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -13,15 +15,23 @@ import (
 
 // finishCalls makes the calls that a reply asks for and that have not ended yet, wave by wave, so that each has an answer. A
 // failed call is data for the model; only what stops the run is an error, such as a *Parked. Once the budget is spent no call
-// is begun: no request could tell the model of it. There is an end, too, where a call has ended the Turn.
+// is begun: no request could tell the model of it. Nor is any once a call has ended the Turn, which is the end.
 func (in Input) finishCalls(ctx context.Context, step *Step) (*End, error) {
 	number := step.Step
 	for open := in.open(step); len(open) > 0; open = in.open(step) {
+		if f := in.State.TerminalResult(); f != nil {
+			if dropped := in.dropped(number, f, open); len(dropped) > 0 {
+				if err := in.Record(dropped...); err != nil {
+					return nil, err
+				}
+				continue
+			}
+		}
 		if err := in.safePoint(ctx); err != nil {
 			return nil, err
 		}
-		if in.State.intent(number, open[0].call.ID) == nil {
-			if why := in.budgetSpent(); why != "" {
+		if why := in.budgetSpent(); why != "" {
+			if open = in.begun(number, open); len(open) == 0 {
 				return &End{Reason: OverBudget, Message: why}, nil
 			}
 		}
@@ -30,9 +40,36 @@ func (in Input) finishCalls(ctx context.Context, step *Step) (*End, error) {
 		}
 	}
 	if f := in.State.TerminalResult(); f != nil {
-		return &End{Reason: ToolEnded, Message: fmt.Sprintf("the tool %q has ended the turn", f.Name)}, nil
+		return in.endedBy(f), nil
 	}
 	return nil, nil //nolint:nilnil // because all calls have an answer, and the loop goes on
+}
+
+// endedBy is the end that the result of a tool is. It must fit the schema of the answer; no model is left to mend it.
+func (in Input) endedBy(f *Finish) *End {
+	if in.Output != nil {
+		if wrong := in.violations(f.Text); len(wrong) > 0 {
+			return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
+				"the result of the tool %q, which has ended the turn, does not fit spec.output.schema: %s", f.Name, wrong[0])}
+		}
+	}
+	return &End{Reason: ToolEnded, Message: fmt.Sprintf("the tool %q has ended the turn", f.Name)}
+}
+
+// dropped are the ends of the open calls that were not begun when a tool ended the Turn.
+func (in Input) dropped(step int, by *Finish, open []placed) []journal.Record {
+	var records []journal.Record
+	for _, c := range open {
+		if in.State.intent(step, c.call.ID) == nil {
+			records = append(records, in.ending(step, c, nil).failed(Refused, tool.Denied, fmt.Sprintf("the turn has ended with the result of %q", by.Name)))
+		}
+	}
+	return records
+}
+
+// begun are those of the open calls that have an intent.
+func (in Input) begun(step int, open []placed) []placed {
+	return slices.DeleteFunc(open, func(c placed) bool { return in.State.intent(step, c.call.ID) == nil })
 }
 
 // placed is a call with its place in the reply, from 1.
@@ -111,7 +148,7 @@ func (in Input) plan(ctx context.Context, step int, open []placed) plan {
 		case refused:
 			p.records = append(repaired(p.records, got.repairs), in.ending(step, c, v.tool).failed(Refused, got.class, got.message))
 		case answered:
-			p.records = append(repaired(p.records, got.repairs), in.ending(step, c, v.tool).answered(*got.known))
+			p.records = append(repaired(p.records, got.repairs), in.reused(in.ending(step, c, v.tool), got))
 		case allowed:
 			next := in.intend(v, c, got)
 			if slices.ContainsFunc(p.wave, func(o *planned) bool { return o.signature == next.signature }) {
@@ -144,16 +181,32 @@ func (in Input) parallel(t *tool.Tool) bool {
 // look is what gates are shown of a call.
 func (in Input) look(ctx context.Context, step int, c placed) view {
 	v := view{
-		step: step, call: c.call, tools: in.Tools, state: in.State, limits: in.Limits, policy: in.Policy,
+		step: step, call: c.call, state: in.State, limits: in.Limits, policy: in.Policy,
 		made: in.State.ToolCalls(), madeOf: in.State.callsOf(c.call.Name), again: in.State.intent(step, c.call.ID) != nil,
 	}
 	if i := in.toolNamed(c.call.Name); i >= 0 {
 		v.tool = &in.Tools[i]
+	} else {
+		v.tools = in.told()
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		v.left = new(time.Until(deadline))
 	}
 	return v
+}
+
+// told are the tools that the model was told of.
+func (in Input) told() []tool.Tool {
+	if in.Offered == nil {
+		return in.Tools
+	}
+	var all []tool.Tool
+	for _, t := range in.Tools {
+		if in.Offered(t.Name) {
+			all = append(all, t)
+		}
+	}
+	return all
 }
 
 // intend is a call that has passed all gates.
@@ -180,13 +233,22 @@ func repaired(records []journal.Record, repairs []Repair) []journal.Record {
 func (in Input) ending(step int, c placed, t *tool.Tool) ending {
 	return ending{
 		Finish: Finish{Step: step, CallID: c.call.ID, Name: c.call.Name}, place: c.place, nonce: in.Nonce,
+		note:    changed(in.State.repairsOf(step, c.call.ID), in.Nonce),
 		trusted: t != nil && t.Trusted, ends: t != nil && t.EndsTurn,
 	}
 }
 
-// answered gives the recorded result of the same call once more.
-func (e ending) answered(before Finish) journal.Record {
-	e.Outcome, e.Content = Reused, before.Content
+// reused gives the recorded result of the same call once more. The word of a change of that call's arguments is not of this one.
+func (in Input) reused(e ending, got verdict) journal.Record {
+	before := got.known
+	e.Outcome = Reused
+	e.Content = strings.TrimPrefix(before.Content, changed(in.State.repairsOf(before.Step, before.CallID), in.Nonce))
+	if len(got.repairs) > 0 {
+		e.note = changed(append(in.State.repairsOf(e.Step, e.CallID), got.repairs...), in.Nonce)
+	}
+	if content := e.note + e.Content; utf8.RuneCountInString(content) <= MaxToolMessage {
+		e.Content = content
+	}
 	e.Bytes, e.Artifact, e.ArtifactName = before.Bytes, before.Artifact, before.ArtifactName
 	return journal.Record{Kind: journal.ToolFinished, Payload: e.Finish}
 }

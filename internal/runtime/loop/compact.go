@@ -19,6 +19,8 @@ const (
 	worthwhile = 20
 	// maxSummaryChars bounds a summary.
 	maxSummaryChars = 16_000
+	// summaryCut ends a summary that was cut off at a limit of its length.
+	summaryCut = "\n[the summary was cut]"
 )
 
 // fitting is the question for a step, after older messages were replaced if there is not room enough. It says whether they were.
@@ -66,7 +68,10 @@ func (in Input) compact(ctx context.Context, c Candidate, p *prepare.Prepared, q
 	if aside == nil {
 		return false, nil // a reply that says nothing
 	}
-	summary, _ := fence.Cap(strings.TrimSpace(aside.Reply.Text), maxSummaryChars)
+	summary := strings.TrimSpace(aside.Reply.Text)
+	if kept, out := fence.Cap(summary, maxSummaryChars-len(summaryCut)); out > len(summaryCut) || aside.Reply.FinishReason == model.FinishLength {
+		summary = kept + summaryCut
+	}
 	return true, in.Record(journal.Record{Kind: journal.Compacted, Payload: Compaction{
 		From: from, Summary: summary, Forced: forced, Tokens: q.tokens,
 	}})

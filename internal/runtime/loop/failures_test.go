@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -39,8 +40,26 @@ func TestFailuresOfTools(t *testing.T) {
 			loop.Finish{Outcome: loop.Failed, Class: tool.Unavailable},
 		},
 		"unclassified": {
-			"any other has failed", tool.Destructive,
+			"any other has failed, where that is sure to do no harm", tool.Idempotent,
 			result{err: errors.New("it broke")},
+			"error (failed): it broke",
+			loop.Finish{Outcome: loop.Failed, Class: tool.Failed},
+		},
+		"unclassified, does harm": {
+			"nobody has said whether it was done", tool.Destructive,
+			result{err: errors.New("it broke")},
+			"error (outcome_unknown): the outcome of this call is unknown: it broke" + findOut,
+			loop.Finish{Outcome: loop.Unknown, Class: tool.OutcomeUnknown},
+		},
+		"ends its goroutine, does harm": {
+			"nor does an adapter that is gone", tool.Destructive,
+			result{do: runtime.Goexit},
+			"error (outcome_unknown): the outcome of this call is unknown: the tool ended without a result" + findOut,
+			loop.Finish{Outcome: loop.Unknown, Class: tool.OutcomeUnknown},
+		},
+		"failed, does harm": {
+			"unless the tool has said that it failed", tool.Destructive,
+			result{err: &tool.Error{Class: tool.Failed, Message: "it broke"}},
 			"error (failed): it broke",
 			loop.Finish{Outcome: loop.Failed, Class: tool.Failed},
 		},

@@ -22,7 +22,7 @@ type gate func(view) verdict
 type view struct {
 	step int
 	call model.ToolCall
-	// tools that may be called, and the one that is: nil if none has its name.
+	// tool that is called; nil if none has its name, and then tools are those that the model was told of.
 	tools []tool.Tool
 	tool  *tool.Tool
 	// state of the Turn, with its limits and its policy.
@@ -125,9 +125,10 @@ func others(tools []tool.Tool) string {
 	return "use one of " + strings.Join(all, ", ")
 }
 
-// permitted is gate 2: the policy of the Turn allows the tool.
+// permitted is gate 2: the policy of the Turn allows the tool. It was allowed to a call that is under way.
 func permitted(v view) verdict {
 	switch {
+	case v.again:
 	case v.policy.NoWeb && v.tool.Role == tool.WebSearch:
 		return refuse(tool.Denied, "this turn must not use the web (its webMode is Off): use another tool, or answer from what is known")
 	case v.policy.ReadOnly && effectOf(v.tool) != tool.ReadOnly:
@@ -137,8 +138,12 @@ func permitted(v view) verdict {
 }
 
 // notBlocked is gate 3: the tool has not failed in a way that it would fail in again, and nobody has denied a call of it. The
-// end of the time for a decision is a denial. A denial does not reach calls that people were asked about themselves.
+// end of the time for a decision is a denial. A denial does not reach calls that people were asked about themselves,
+// nor does anything reach one that is under way: what was called is not told as if it were not.
 func notBlocked(v view) verdict {
+	if v.again {
+		return verdict{}
+	}
 	for i := range v.state.Finishes {
 		if f := &v.state.Finishes[i]; f.Name == v.tool.Name && f.Outcome == Failed && f.Class.Blocks() {
 			return refuse(tool.Denied, "%q is blocked for the rest of the turn, as it has denied a call: use another tool, or answer without it", v.tool.Name)

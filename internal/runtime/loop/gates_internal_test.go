@@ -105,11 +105,15 @@ func TestEachGate(t *testing.T) {
 			"read only":       {"what changes something is refused", func(v *view) { v.policy.ReadOnly = true }, refused, tool.Denied, `this turn may only read, and "send" may change something: use a tool that only reads, or say what you would do`},
 			"idempotent":      {"also where it does so once", func(v *view) { v.policy.ReadOnly, v.tool.Effect = true, tool.Idempotent }, refused, tool.Denied, `this turn may only read, and "send" may change something: use a tool that only reads, or say what you would do`},
 			"nobody knows":    {"or where nobody knows", func(v *view) { v.policy.ReadOnly, v.tool.Effect = true, "" }, refused, tool.Denied, `this turn may only read, and "send" may change something: use a tool that only reads, or say what you would do`},
+			"made before":     {"a call that is under way is not told as one that was not made", func(v *view) { v.policy.ReadOnly, v.again = true, true }, allowed, "", ""},
 			"read only, read": {"what only reads is not", func(v *view) { v.policy.ReadOnly, v.tool.Effect = true, tool.ReadOnly }, allowed, "", ""},
 		}},
 		"not blocked": {notBlocked, table{
-			"nothing before":      {"a first call", func(*view) {}, allowed, "", ""},
-			"denied by the tool":  {"it would deny again", holding(t, before("a", "send", tool.Destructive, Failed, tool.Denied)...), refused, tool.Denied, `"send" is blocked for the rest of the turn, as it has denied a call: use another tool, or answer without it`},
+			"nothing before":     {"a first call", func(*view) {}, allowed, "", ""},
+			"denied by the tool": {"it would deny again", holding(t, before("a", "send", tool.Destructive, Failed, tool.Denied)...), refused, tool.Denied, `"send" is blocked for the rest of the turn, as it has denied a call: use another tool, or answer without it`},
+			"made before": {"nor does it unmake a call that is under way", func(v *view) {
+				v.again, v.state = true, past(t, before("a", "send", tool.Destructive, Failed, tool.Denied)...)
+			}, allowed, "", ""},
 			"failed":              {"another failure may not come again", holding(t, before("a", "send", tool.Destructive, Failed, tool.Failed)...), allowed, "", ""},
 			"another tool":        {"nor does that of another tool", holding(t, before("a", "other", tool.Destructive, Failed, tool.Denied)...), allowed, "", ""},
 			"refused by a gate":   {"nor a refusal: the tool was not called", holding(t, before("a", "send", tool.Destructive, Refused, tool.Denied)...), allowed, "", ""},
@@ -277,6 +281,7 @@ func TestGatesChangeNothing(t *testing.T) {
 
 func TestRepairsOfArguments(t *testing.T) {
 	const wrong = "the arguments do not fit the tool's schema: "
+	const harmful = `{"properties":{"n":{"type":"integer"}},"additionalProperties":false}` // of a tool that does harm; the others do none
 	for name, tc := range map[string]struct {
 		reason, arguments, schema string
 		before                    int // repairs of earlier runs
@@ -293,6 +298,7 @@ func TestRepairsOfArguments(t *testing.T) {
 		"text of no JSON":  {"nor is half of one", `"{\"n\":"`, "", 0, "{}", "the arguments must be a JSON object", nil},
 		"number":           {"3 for \"3\"", `{"n":"3"}`, "", 0, `{"n":3}`, "", []string{`1: /n: read the text as the number 3`}},
 		"unknown":          {"an unknown property", `{"n":3,"why":"so"}`, "", 0, `{"n":3}`, "", []string{`1: removed "why"`}},
+		"unknown, harmful": {"of a call that does harm it may be what holds it back", `{"n":"3","dry_run":true}`, harmful, 0, "{}", wrong + `must not have "dry_run". Mend them and call the tool again`, []string{`1: /n: read the text as the number 3`}},
 		"default":          {"a default", `{}`, `{"required":["n"],"properties":{"n":{"default":7}}}`, 0, `{"n":7}`, "", []string{`1: added the default of "n"`}},
 		"default, then":    {"which may have to be repaired itself", `{}`, `{"required":["n"],"properties":{"n":{"type":"integer","default":"7"}}}`, 0, `{"n":7}`, "", []string{`1: added the default of "n"`, `2: /n: read the text as the number 7`}},
 		"not enough":       {"what is left is told", `{"n":"x","why":"so"}`, "", 0, "{}", wrong + "/n: must be an integer. Mend them and call the tool again", []string{`1: removed "why"`}},
@@ -307,6 +313,9 @@ func TestRepairsOfArguments(t *testing.T) {
 			}
 			got := validArguments(looking(t, func(v *view) {
 				v.call.Arguments, v.tool.Schema, v.state = tc.arguments, json.RawMessage(tc.schema), past(t, payloads...)
+				if tc.schema != harmful {
+					v.tool.Effect = tool.Idempotent
+				}
 			}))
 			var repairs []string
 			text := tc.arguments

@@ -85,7 +85,7 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			[]answer{asksFor("", call("c1", "find", `{"n":"one"}`), call("c2", "find", `{"n":"2","x":1}`))},
 			[]string{
 				"c1 Refused invalid_arguments: error (invalid_arguments): the arguments do not fit the tool's schema: /n: must be an integer. Mend them and call the tool again",
-				"c2 Succeeded : found",
+				"c2 Succeeded : The arguments were changed before the call: /n: read the text as the number 2; removed \"x\".\nfound",
 			},
 			[]string{`{"n":2}`},
 		},

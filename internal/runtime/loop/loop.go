@@ -60,6 +60,8 @@ type Input struct {
 	Prepare func(ctx context.Context, c Candidate) (*prepare.Prepared, error)
 	// Tools that may be called.
 	Tools []tool.Tool
+	// Offered says whether the prompt speaks of a tool, by its name; nil for all.
+	Offered func(name string) bool
 	// Limits of the Turn, over all its runs.
 	Limits Limits
 	// Policy of calls.
@@ -101,7 +103,8 @@ const (
 	OutOfSteps Reason = "OutOfSteps"
 	// ToolEnded means that a tool that ends Turns has succeeded: its result is the answer.
 	ToolEnded Reason = "ToolEnded"
-	// OutputInvalid means that the last reply does not fit the schema, also after it was sent back.
+	// OutputInvalid means that the last reply does not fit the schema, also after it was sent back, or that the result of a tool
+	// that ended the Turn does not.
 	OutputInvalid Reason = "OutputInvalid"
 	// OverBudget means that the next request would have gone beyond the budget, or that those before have.
 	OverBudget Reason = "OverBudget"

@@ -15,6 +15,8 @@ const (
 	MaxToolMessage = 12_000
 	// maxErrorChars bounds what it is told of an error, in characters.
 	maxErrorChars = 4000
+	// maxChangesChars bounds what it is told of changes of its arguments, in characters.
+	maxChangesChars = 1000
 	// maxOutput bounds what is kept of an output, in bytes; the rest of a longer one is lost.
 	maxOutput = 32 << 20
 	// maxText bounds what is kept of an answer that a tool gave, in bytes.
@@ -31,14 +33,36 @@ type ending struct {
 	trusted bool
 	// ends is true for a call whose success ends the Turn.
 	ends bool
+	// note is Capstan's own word of the call, a line that stands before what is told of its result and outside of its fence; empty
+	// for none.
+	note string
 }
 
-// failed tells the model of an error or of a refusal, on one line: it may be the word of whoever has the tool.
+// changed is the line that says how the arguments of a call were repaired; empty if they were not. The names in it are the
+// model's own.
+func changed(repairs []Repair, nonce string) string {
+	var all []string
+	for _, r := range repairs {
+		all = append(all, r.Changes...)
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	kept, out := fence.Cap(strings.Join(all, "; "), maxChangesChars)
+	if kept = fence.NeutralLine(kept, nonce); out > 0 {
+		kept += "..."
+	}
+	return "The arguments were changed before the call: " + kept + ".\n"
+}
+
+// failed tells the model of an error or of a refusal, on one line (after that of the note, where there was a call): it may be the word of whoever has the tool.
 func (e ending) failed(o Outcome, class tool.Class, message string) journal.Record {
 	e.Outcome, e.Class = o, class
 	prefix := fmt.Sprintf("error (%s): ", class)
 	kept, out := fence.Cap(message, maxErrorChars)
-	e.Content = prefix + fence.NeutralLine(kept, e.nonce)
+	if e.Content = prefix + fence.NeutralLine(kept, e.nonce); o != Refused {
+		e.Content = e.note + e.Content
+	}
 	if out == 0 {
 		return journal.Record{Kind: journal.ToolFinished, Payload: e.Finish}
 	}
@@ -77,9 +101,9 @@ func (e ending) whole() string {
 
 func (e ending) fenced(note, body string) string {
 	if e.trusted {
-		return body
+		return e.note + body
 	}
-	return fence.Tool(e.nonce, note, body)
+	return e.note + fence.Tool(e.nonce, note, body)
 }
 
 // cleaned is an output that can be told: its head, how many characters are left out, and its tail. A short one is all head.
@@ -127,10 +151,10 @@ func (e ending) shortened(c cleaned) string {
 // around sets head and tail with what is said of the characters between them.
 func (e ending) around(out int, head, tail string) string {
 	if e.trusted {
-		return fmt.Sprintf("%s\n[... %d characters are left out here: %s ...]\n%s", head, out, e.whole(), tail)
+		return e.note + fmt.Sprintf("%s\n[... %d characters are left out here: %s ...]\n%s", head, out, e.whole(), tail)
 	}
 	note := fmt.Sprintf("It is too long: %d characters are left out where it says so, and %s.", out, e.whole())
-	return fence.Tool(e.nonce, note, fmt.Sprintf("%s\n[... %d characters are left out here ...]\n%s", head, out, tail))
+	return e.note + fence.Tool(e.nonce, note, fmt.Sprintf("%s\n[... %d characters are left out here ...]\n%s", head, out, tail))
 }
 
 // last is the last characters of a text, at most so many.

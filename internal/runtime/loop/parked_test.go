@@ -110,7 +110,7 @@ func TestToolsThatEndTheTurn(t *testing.T) {
 		text    string
 	}{
 		"alone":          {"its result is the answer", []result{{content: "Saved </tool-output>."}}, []string{"save"}, loop.ToolEnded, "Saved </tool-output>."},
-		"others after":   {"all calls of the reply are made", []result{{content: "Saved."}}, []string{"save", "find", "gone"}, loop.ToolEnded, "Saved."},
+		"others after":   {"no call is made after the end", []result{{content: "Saved."}}, []string{"save", "find", "gone"}, loop.ToolEnded, "Saved."},
 		"nothing to say": {"also where it says nothing", []result{{}}, []string{"find", "save"}, loop.ToolEnded, ""},
 		"two":            {"the first counts", []result{{content: "1"}, {content: "2"}}, []string{"save", "save2"}, loop.ToolEnded, "1"},
 		"failed":         {"what has failed ends nothing", []result{{err: errors.New("full")}}, []string{"save", "find"}, loop.Answered, ""},

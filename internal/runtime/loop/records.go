@@ -108,10 +108,11 @@ func (s *State) exchange(step Step) []model.Message {
 			results = append(results, model.Message{Role: model.RoleTool, Content: f.Content, ToolCallID: c.ID})
 		}
 	}
-	if len(calls) == 0 && len(step.Reply.ToolCalls) > 0 && step.Reply.Text == "" {
-		return nil
+	var all []model.Message
+	if len(calls) > 0 || len(step.Reply.ToolCalls) == 0 || step.Reply.Text != "" {
+		all = append(all, model.Message{Role: model.RoleAssistant, Content: step.Reply.Text, ToolCalls: calls})
 	}
-	all := append([]model.Message{{Role: model.RoleAssistant, Content: step.Reply.Text, ToolCalls: calls}}, results...)
+	all = append(all, results...)
 	if r := s.rejections[step.Step]; r != nil {
 		all = append(all, model.Message{Role: model.RoleUser, Name: "output_violations", Content: r.Message})
 	}

@@ -25,6 +25,9 @@ type done struct {
 // errNotCalled is that of a call that was not made, because the Turn had ended.
 var errNotCalled = errors.New("the tool was not called: the turn ended before")
 
+// errNoResult is that of a call whose adapter has ended its goroutine. It has no class: nobody knows what became of the call.
+var errNoResult = errors.New("the tool ended without a result")
+
 // run makes the calls of a wave, whose intents are in the journal, and journals what becomes of each as it comes. It returns
 // when none is under way any more, with a *Parked where the result of a call comes later.
 func (in Input) run(ctx context.Context, wave []*planned) error {
@@ -36,11 +39,12 @@ func (in Input) run(ctx context.Context, wave []*planned) error {
 	running := 0
 	start := func(c *planned) {
 		call := tool.Call{
-			IdempotencyKey: c.intent.IdempotencyKey, Step: c.intent.Step, CallID: c.intent.CallID, Arguments: c.intent.Arguments, Left: in.left(ctx),
+			IdempotencyKey: c.intent.IdempotencyKey, Step: c.intent.Step, CallID: c.intent.CallID, Attempt: c.intent.Attempt,
+			Arguments: c.intent.Arguments, Left: in.left(ctx),
 		}
 		running++
 		under.Go(func() {
-			d := done{planned: c, err: &tool.Error{Class: tool.Failed, Message: "the tool ended without a result"}}
+			d := done{planned: c, err: errNoResult}
 			defer func() { results <- d }() // also where the adapter ends its goroutine
 			d.result, d.err = c.make(within, call)
 		})
@@ -132,9 +136,10 @@ const (
 )
 
 // failure is the end of a call that gave no result. One that does harm may have been done all the same, unless the tool has
-// said what became of it.
+// said what became of it: an error without a class does not.
 func (e ending) failure(over bool, effect tool.Effect, err error) journal.Record {
 	failure := tool.AsError(err)
+	_, classified := errors.AsType[*tool.Error](err)
 	e.Stack = stackOf(err)
 	switch {
 	case effect.Repeatable():
@@ -143,7 +148,7 @@ func (e ending) failure(over bool, effect tool.Effect, err error) journal.Record
 		return e.failed(Unknown, tool.OutcomeUnknown, unknown+"the turn ended while the call was under way")
 	case failure.Class == tool.Timeout || failure.Class == tool.OutcomeUnknown:
 		return e.failed(Unknown, failure.Class, unknown+failure.Message+findOut)
-	case e.Stack != "":
+	case e.Stack != "" || !classified:
 		return e.failed(Unknown, tool.OutcomeUnknown, unknown+failure.Message+findOut)
 	}
 	return e.failed(Failed, failure.Class, failure.Message)

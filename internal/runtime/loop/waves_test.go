@@ -322,8 +322,8 @@ func TestWhatACallIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := []tool.Call{
-			{IdempotencyKey: "uid/1/c1", Step: 1, CallID: "c1", Arguments: []byte(`{}`), Left: tool.Left{Time: time.Minute, Tokens: new(int64(3900)), Cost: new(decimal.RequireFromString("0.998"))}},
-			{IdempotencyKey: "uid/2/c2", Step: 2, CallID: "c2", Arguments: []byte(`{"n":1}`), Left: tool.Left{Time: 50 * time.Second, Tokens: new(int64(3569)), Cost: new(decimal.RequireFromString("0.49798"))}},
+			{IdempotencyKey: "uid/1/c1", Step: 1, CallID: "c1", Attempt: 1, Arguments: []byte(`{}`), Left: tool.Left{Time: time.Minute, Tokens: new(int64(3900)), Cost: new(decimal.RequireFromString("0.998"))}},
+			{IdempotencyKey: "uid/2/c2", Step: 2, CallID: "c2", Attempt: 1, Arguments: []byte(`{"n":1}`), Left: tool.Left{Time: 50 * time.Second, Tokens: new(int64(3569)), Cost: new(decimal.RequireFromString("0.49798"))}},
 		}
 		if diff := cmp.Diff(want, found.calls); diff != "" {
 			t.Errorf("the tool was told: -want +got:\n%s", diff)

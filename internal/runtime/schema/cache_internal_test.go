@@ -9,17 +9,30 @@ import (
 // TestTheCacheIsBounded looks into it: what it holds shows in memory alone.
 func TestTheCacheIsBounded(t *testing.T) {
 	for name, tc := range map[string]struct {
-		reason string
-		length int
-		most   int
+		reason  string
+		length  int
+		schemas int
+		most    int
 	}{
-		"small": {"so many at most", 10, maxCached},
-		"large": {"or so many bytes", 1 << 19, maxCachedBytes >> 19},
+		"small": {"so many at most", 10, maxCached + 10, maxCached},
+		"large": {"or so many bytes", 1 << 19, maxCached + 10, maxCachedBytes >> 19},
+		"parts": {"of memory, also where the source is short", 0, 40, maxCachedBytes / (maxPatternSizes*bytesOfPattern + 22<<10)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := cache{entries: map[[32]byte]entry{}}
-			for i := range maxCached + 10 {
-				c.get(fmt.Appendf(nil, "%0*d", tc.length, i))
+			c := cache{entries: map[[32]byte]*entry{}}
+			for i := range tc.schemas {
+				if tc.length > 0 {
+					c.get(fmt.Appendf(nil, "%0*d", tc.length, i))
+					continue
+				}
+				var all []string
+				for n := range 20 {
+					all = append(all, fmt.Sprintf(`{"pattern":"%c{1000}"}`, rune(0x4e00+n)))
+				}
+				source := fmt.Sprintf(`{"title":"%d","anyOf":[%s]}`, i, strings.Join(all, ","))
+				if _, err := c.get([]byte(source))(); err != nil {
+					t.Fatal(err)
+				}
 			}
 			held := 0
 			for _, e := range c.entries {

@@ -21,6 +21,15 @@ import (
 // none is allowed. It returns the value as canonical JSON and what was done, path by path and at most MaxViolations of it;
 // nothing where there is nothing to mend. The value may still not fit.
 func (s *Schema) Repair(value json.RawMessage) (json.RawMessage, []string) {
+	return s.repair(value, false)
+}
+
+// RepairKeeping is Repair, but properties that are not known stay, and the value with them does not fit.
+func (s *Schema) RepairKeeping(value json.RawMessage) (json.RawMessage, []string) {
+	return s.repair(value, true)
+}
+
+func (s *Schema) repair(value json.RawMessage, keep bool) (json.RawMessage, []string) {
 	if len(Plain(value)) > 0 {
 		return nil, nil
 	}
@@ -36,7 +45,7 @@ func (s *Schema) Repair(value json.RawMessage) (json.RawMessage, []string) {
 	if err != nil {
 		return nil, nil
 	}
-	r := repair{instance: instance, document: document}
+	r := repair{instance: instance, document: document, keep: keep}
 	for l := range leaves(failure) {
 		r.mend(l)
 	}
@@ -62,6 +71,8 @@ func bounded(changes []string) []string {
 type repair struct {
 	instance, document any
 	changes            []string
+	// keep leaves properties that are not known.
+	keep bool
 }
 
 func (r *repair) mend(l leaf) {
@@ -78,6 +89,9 @@ func (r *repair) mend(l leaf) {
 	case *kind.Required:
 		r.change(place, func(v any) (any, string) { return r.complete(l, v, k.Missing) })
 	case *kind.AdditionalProperties:
+		if r.keep {
+			return
+		}
 		r.change(place, func(v any) (any, string) {
 			object, ok := v.(map[string]any)
 			if !ok {

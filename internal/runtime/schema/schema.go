@@ -24,11 +24,19 @@ const (
 // location names the document of a schema. No reference leads out of it.
 const location = "capstan:///schema.json"
 
+// What a part of a schema, and a character of a pattern, take of memory once they are compiled, in bytes.
+const (
+	bytesOfSchema  = 1 << 10
+	bytesOfPattern = 100
+)
+
 // Schema is a compiled JSON Schema. It is safe for concurrent use.
 type Schema struct {
 	// Source is the schema as it was given.
 	Source   json.RawMessage
 	compiled *jsonschema.Schema
+	// size is about how many bytes of memory it takes.
+	size int
 }
 
 // Violation is a place at which a value does not fit.
@@ -48,7 +56,8 @@ func (v Violation) String() string {
 }
 
 // Compile returns a schema, or an error that says what is wrong with it: it is no JSON, longer than MaxSource, deeper than
-// 64 levels, refers to another document, is no JSON Schema, or takes too long to check anything against.
+// 64 levels, refers to another document, is no JSON Schema, or takes too long to check anything against: it refers to itself for
+// the same value, has too many parts or alternatives, or patterns that are too large or too many.
 func Compile(source json.RawMessage) (*Schema, error) {
 	if len(source) > MaxSource {
 		return nil, fmt.Errorf("the schema cannot be used: it has %d bytes, and %d is the most", len(source), MaxSource)
@@ -60,9 +69,14 @@ func Compile(source json.RawMessage) (*Schema, error) {
 	if wrong := ambiguities(source); len(wrong) > 0 {
 		return nil, fmt.Errorf("the schema cannot be used: %s", wrong[0])
 	}
+	if tooLarge(document) {
+		return nil, fmt.Errorf("the schema cannot be used: %w", errSchemas)
+	}
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(nowhere{})
+	regexps := patterns{known: map[string]*boundedPattern{}}
+	c.UseRegexpEngine(regexps.compile)
 	if err := c.AddResource(location, document); err != nil {
 		return nil, fmt.Errorf("the schema cannot be used: %w", err)
 	}
@@ -70,15 +84,17 @@ func Compile(source json.RawMessage) (*Schema, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the schema cannot be used: %w", err)
 	}
-	if work(compiled) > maxWork {
-		return nil, errors.New("the schema cannot be used: it has too many alternatives for one place")
+	schemas, err := reviewed(compiled, document)
+	if err != nil {
+		return nil, fmt.Errorf("the schema cannot be used: %w", err)
 	}
-	return &Schema{Source: source, compiled: compiled}, nil
+	return &Schema{Source: source, compiled: compiled, size: len(source) + schemas*bytesOfSchema + regexps.close()*bytesOfPattern}, nil
 }
 
 // Validate returns where a value does not fit, by path and at most MaxViolations; none if it fits. A value that is no JSON, or that
 // not all would read alike, fits nowhere: one longer than MaxValue or deeper than 64 levels, with a key twice in one
-// object, or with a number that is out of the range of a 64-bit float or longer than 100 characters.
+// object, or with a number that is out of the range of a 64-bit float or longer than 100 characters. Nor does one that would take
+// too long to check, as a deep one does against a schema that leads back to itself by several ways at once.
 func (s *Schema) Validate(value json.RawMessage) []Violation {
 	if wrong := Plain(value); len(wrong) > 0 {
 		return wrong
@@ -112,6 +128,9 @@ func (s *Schema) check(value json.RawMessage) (failure *jsonschema.ValidationErr
 }
 
 func (s *Schema) against(instance any) (*jsonschema.ValidationError, error) {
+	if !affordable(s.compiled, instance) {
+		return nil, errEffort
+	}
 	err := s.compiled.Validate(instance)
 	if err == nil {
 		return nil, nil //nolint:nilnil // because no failure and no error is a value that fits

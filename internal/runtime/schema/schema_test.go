@@ -57,6 +57,25 @@ func TestCompile(t *testing.T) {
 		"too deep":           {"in depth as well", strings.Repeat(`{"not":`, 70) + "{}" + strings.Repeat("}", 70), "is nested deeper than 64 levels"},
 		"doubling":           {"2 to the power of 20 checks are too many", doubling + `},"$ref":"#/$defs/n20"}`, "too many alternatives"},
 		"doubling, for part": {"for a part of the value as well", doubling + `},"properties":{"a":{"$ref":"#/$defs/n20"}}}`, "too many alternatives"},
+		"for itself":         {"no value would ever fit", `{"$ref":"#"}`, "refers to itself for the same value"},
+		"in a circle":        {"nor with others between", `{"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"}`, "refers to itself for the same value"},
+		"circle for a part":  {"nor a part of it", `{"properties":{"a":{"items":{"anyOf":[{"type":"null"},{"$ref":"#/properties/a/items"}]}}}}`, "refers to itself for the same value"},
+		"circle in parts":    {"what ends with the value is no circle", `{"allOf":[{"properties":{"a":{"$ref":"#"}}}]}`, ""},
+		"long chain":         {"a chain of references is bounded", chain(1000), "too many alternatives"},
+		"many parts":         {"memory is bounded", `{"allOf":[` + strings.Repeat("{},true,", 2500) + `{}]}`, "too many parts"},
+		"dynamic":            {"one target can be told", `{"$dynamicAnchor":"n","properties":{"a":{"$dynamicRef":"#n"}}}`, ""},
+		"dynamic, several":   {"of several none can", `{"$id":"https://example.com/a","$dynamicAnchor":"n","$defs":{"b":{"$id":"b","$dynamicAnchor":"n","items":{"$dynamicRef":"#n"}}},"$ref":"b"}`, "dynamic references"},
+		"recursive 2019":     {"so in the draft of 2019", `{"$schema":"https://json-schema.org/draft/2019-09/schema","$recursiveAnchor":true,"properties":{"a":{"$recursiveRef":"#"}}}`, ""},
+		"recursive within":   {"but not from elsewhere in it", `{"$schema":"https://json-schema.org/draft/2019-09/schema","properties":{"a":{"$id":"https://example.com/a","$recursiveAnchor":true,"items":{"$recursiveRef":"#"}}}}`, "dynamic references"},
+		"of schemas":         {"a schema may be what is wanted", `{"properties":{"s":{"$ref":"https://json-schema.org/draft/2020-12/schema"}}}`, ""},
+		"of own schemas":     {"but not one that it changes", `{"$dynamicAnchor":"meta","allOf":[{"$ref":"https://json-schema.org/draft/2020-12/schema"}]}`, "dynamic references"},
+		"pattern bomb":       {"a pattern may not fill the memory", `{"pattern":"^` + strings.Repeat("a{0,1000}", 100) + `$"}`, "repetitions are written out"},
+		"in a name":          {"nor one of names", `{"patternProperties":{"^(a{0,6}bbbbbbbbbbbbbbbbbbbb){0,100}$":{}}}`, "repetitions are written out"},
+		"long pattern":       {"nor may it be long", `{"pattern":"` + strings.Repeat("a", 1025) + `"}`, "1024 is the most"},
+		"usual patterns":     {"what people write", `{"pattern":"^[a-z]{1,1000}$","items":{"pattern":"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}}`, ""},
+		"many patterns":      {"they are bounded in number", `{"allOf":[` + manyPatterns(257, 1) + `]}`, "too many patterns"},
+		"large patterns":     {"and in size together", `{"allOf":[` + manyPatterns(30, 900) + `]}`, "too many patterns"},
+		"same pattern":       {"each counts once", `{"allOf":[` + strings.Repeat(`{"pattern":"a{900}"},`, 300) + `{}]}`, ""},
 		"doubling, a little": {"a few are fine", doubling + `},"$ref":"#/$defs/n5"}`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,11 +197,69 @@ func TestManyEqualItems(t *testing.T) {
 	}
 }
 
-// TestASchemaThatLeadsNowhere refers to itself without an end.
-func TestASchemaThatLeadsNowhere(t *testing.T) {
-	s := compiled(t, `{"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"}`)
-	if got := s.Validate(json.RawMessage(`{}`)); len(got) != 1 {
-		t.Errorf("violations %v, want one: nothing fits", got)
+// chain is a schema of so many references, one to the next.
+func chain(n int) string {
+	defs := []string{`"d0":{}`}
+	for i := range n {
+		defs = append(defs, fmt.Sprintf(`"d%d":{"$ref":"#/$defs/d%d"}`, i+1, i))
+	}
+	return fmt.Sprintf(`{"$defs":{%s},"$ref":"#/$defs/d%d"}`, strings.Join(defs, ","), n)
+}
+
+// manyPatterns are schemas with different patterns of a size.
+func manyPatterns(n, size int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf(`{"pattern":"%c{%d}"}`, rune(0x4e00+i), size))
+	}
+	return strings.Join(all, ",")
+}
+
+// TestNestedValuesAreCheckedInABoundedTime looks for what multiplies with each level of a value.
+func TestNestedValuesAreCheckedInABoundedTime(t *testing.T) {
+	const tooMuch = "is too large or nested too deep to be held against a schema with so many alternatives"
+	nested := func(before, after string, depth int) string {
+		return strings.Repeat(before, depth) + "1" + strings.Repeat(after, depth)
+	}
+	again := func(keyword, part string) string {
+		return `{"$defs":{"s":{"` + keyword + `":[` + part + `,` + part + `]}},"$ref":"#/$defs/s"}`
+	}
+	const property = `{"properties":{"a":{"$ref":"#/$defs/s"}}}`
+	const filter = `{"$defs":{"s":{"anyOf":[{"properties":{"and":{"items":{"$ref":"#/$defs/s"}}},"required":["and"]},
+		{"properties":{"or":{"items":{"$ref":"#/$defs/s"}}},"required":["or"]},{"properties":{"not":{"$ref":"#/$defs/s"}},"required":["not"]},{"type":"integer"}]}},"$ref":"#/$defs/s"}`
+	const sum = `{"$defs":{"s":{"oneOf":[{"type":"object","properties":{"op":{"const":"add"},"a":{"$ref":"#/$defs/s"}},"required":["op","a"]},
+		{"type":"object","properties":{"op":{"const":"neg"},"a":{"$ref":"#/$defs/s"}},"required":["op","a"]},{"type":"integer"}]}},"$ref":"#/$defs/s"}`
+	fitting := strings.Repeat(`{"op":"add","a":`, 5) + "1" + strings.Repeat("}", 5)
+	for name, tc := range map[string]struct {
+		reason, schema, value string
+		want                  []string
+	}{
+		"allOf":             {"twice for each level", again("allOf", property), nested(`{"a":`, "}", 60), []string{tooMuch}},
+		"anyOf":             {"so for alternatives", again("anyOf", property), nested(`{"a":`, "}", 60), []string{tooMuch}},
+		"oneOf, not deep":   {"the value decides", again("allOf", property), nested(`{"a":`, "}", 8), nil},
+		"items":             {"so for lists", again("allOf", `{"items":{"$ref":"#/$defs/s"}}`), nested("[", "]", 60), []string{tooMuch}},
+		"names by pattern":  {"so where the name is a pattern", `{"patternProperties":{"^a":{"$ref":"#"},"a$":{"$ref":"#"}}}`, nested(`{"a":`, "}", 60), []string{tooMuch}},
+		"other properties":  {"so where it is any", again("allOf", `{"additionalProperties":{"$ref":"#/$defs/s"}}`), nested(`{"a":`, "}", 60), []string{tooMuch}},
+		"unevaluated":       {"so where it is any that nobody has seen to", again("allOf", `{"unevaluatedProperties":{"$ref":"#/$defs/s"}}`), nested(`{"a":`, "}", 60), []string{tooMuch}},
+		"contained":         {"so for what a list has to contain", `{"items":{"$ref":"#"},"contains":{"$ref":"#"}}`, nested("[", "]", 60), []string{tooMuch}},
+		"older lists":       {"so in older drafts", `{"$schema":"http://json-schema.org/draft-07/schema#","allOf":[{"items":[{"$ref":"#"}]},{"items":{"$ref":"#"}}]}`, nested("[", "]", 60), []string{tooMuch}},
+		"a filter":          {"different properties do not multiply", filter, nested(`{"and":[{"or":[`, "]}]}", 15), nil},
+		"a filter, wrong":   {"and what is wrong is told", filter, `{"x":1}`, []string{`fits none of the alternatives: lacks "and"; or lacks "or"; or lacks "not"`}},
+		"operators":         {"kinds that share a property do, but not at a usual depth", sum, fitting, nil},
+		"text for patterns": {"a long text for a large pattern takes long as well", `{"allOf":[` + manyPatterns(15, 900) + `]}`, `"` + strings.Repeat("x", 1<<19) + `"`, []string{tooMuch}},
+		"long text":         {"but not for one that people write", `{"pattern":"^[^<>]*$"}`, `"` + strings.Repeat("x", 1<<19) + `"`, nil},
+		"large list":        {"nor does a long list", `{"items":{"type":"integer"}}`, "[" + strings.Repeat("1,", 400_000) + "1]", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := compiled(t, tc.schema)
+			got := texts(s.Validate(json.RawMessage(tc.value)))
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if mended, changes := s.Repair(json.RawMessage(tc.value)); mended != nil || changes != nil {
+				t.Errorf("%s: mended %v, want nothing", tc.reason, changes)
+			}
+		})
 	}
 }
 

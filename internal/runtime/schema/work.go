@@ -1,38 +1,169 @@
 package schema
 
-import "github.com/santhosh-tekuri/jsonschema/v6"
+import (
+	"errors"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
 
-// maxWork is how many schemas one value may have to be held against.
-const maxWork = 10_000
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
 
-// work counts the schemas that one value is held against, those of its parts not included. Alternatives of alternatives
+const (
+	// maxWork is how many schemas one value may have to be held against, those of its parts not included.
+	maxWork = 10_000
+	// maxChain is how many schemas may lie one within the other, or refer to each other, for one value.
+	maxChain = 512
+	// maxSchemas is how many objects and truth values a document may have: each may be a schema, and takes about 1 KiB of memory and
+	// the longer to compile the more there are.
+	maxSchemas = 5000
+)
+
+// The reasons for which a schema is refused before anything is held against it.
+var (
+	errCyclic       = errors.New("it refers to itself for the same value without an end")
+	errAlternatives = errors.New("it has too many alternatives for one place")
+	errSchemas      = errors.New("it has too many parts")
+	errDynamic      = errors.New("it has dynamic references whose target depends on where they are reached from")
+)
+
+// reviewed returns how many schemas a compiled one consists of, or why nothing can be held against it in a bounded time.
+func reviewed(root *jsonschema.Schema, document any) (int, error) {
+	all := reachable(root)
+	if ambiguous(all, document) {
+		return 0, errDynamic
+	}
+	c := counter{}
+	for _, s := range all {
+		if _, err := c.count(s); err != nil {
+			return 0, err
+		}
+	}
+	return len(all), nil
+}
+
+// tooLarge says whether a document may have too many schemas, before time is spent on them.
+func tooLarge(document any) bool {
+	n := 0
+	for v := range within(document) {
+		switch v.(type) {
+		case map[string]any, bool:
+			n++
+		}
+		if n > maxSchemas {
+			return true
+		}
+	}
+	return false
+}
+
+// within are a value and all values in it.
+func within(v any) iter.Seq[any] {
+	return func(yield func(any) bool) {
+		for open := []any{v}; len(open) > 0; {
+			v := open[len(open)-1]
+			if open = open[:len(open)-1]; !yield(v) {
+				return
+			}
+			switch v := v.(type) {
+			case map[string]any:
+				open = slices.AppendSeq(open, maps.Values(v))
+			case []any:
+				open = append(open, v...)
+			}
+		}
+	}
+}
+
+// reachable are a schema and all that it leads to.
+func reachable(root *jsonschema.Schema) []*jsonschema.Schema {
+	all, known := []*jsonschema.Schema{root}, map[*jsonschema.Schema]bool{root: true, nil: true}
+	for i := 0; i < len(all); i++ {
+		for _, next := range append(inPlace(all[i]), parts(all[i])...) {
+			if !known[next] {
+				known[next] = true
+				all = append(all, next)
+			}
+		}
+	}
+	return all
+}
+
+// ambiguous says whether the target of a dynamic reference may be another than the one it has by itself: then what a value is
+// held against cannot be told from the schema. One anchor in a document leaves nothing to choose, nor do the schemas that describe
+// schemas, as long as they are alone.
+func ambiguous(all []*jsonschema.Schema, document any) bool {
+	switch dynamicAnchors(document) {
+	case 0:
+		return false
+	case 1:
+		for _, s := range all {
+			if strings.HasPrefix(s.Location, "https://json-schema.org/") || strings.HasPrefix(s.Location, "http://json-schema.org/") {
+				return true
+			}
+		}
+		return false
+	}
+	return true
+}
+
+// dynamicAnchors counts them, by the draft of 2020 and by that of 2019. Of the latter, one that is not at the top counts
+// twice: which schema it stands for depends on the way there.
+func dynamicAnchors(document any) int {
+	n := 0
+	if object, ok := document.(map[string]any); ok && object["$recursiveAnchor"] == true {
+		n-- // counted twice below
+	}
+	for v := range within(document) {
+		object, ok := v.(map[string]any)
+		if !ok {
+			continue
+		}
+		if _, ok := object["$dynamicAnchor"].(string); ok {
+			n++
+		}
+		if object["$recursiveAnchor"] == true {
+			n += 2
+		}
+	}
+	return n
+}
+
+// counter counts the schemas that one value is held against, those of its parts not included. Alternatives of alternatives
 // multiply: a schema of a few lines can ask for more than anybody has time for.
-func work(s *jsonschema.Schema) int { return counter{}.count(s) }
+type counter map[*jsonschema.Schema]*counted
 
-// counter knows what was counted, and has 0 for what is being counted: a reference back to it is refused when a value is checked.
-type counter map[*jsonschema.Schema]int
+// counted is nothing yet while it is being counted.
+type counted struct {
+	schemas, chain int
+	done           bool
+}
 
-func (c counter) count(s *jsonschema.Schema) int {
-	if s == nil {
-		return 0
-	}
+func (c counter) count(s *jsonschema.Schema) (*counted, error) {
 	if n, ok := c[s]; ok {
-		return n
+		if !n.done {
+			return nil, errCyclic
+		}
+		return n, nil
 	}
-	c[s] = 0
-	n := 1
-	for _, inner := range inPlace(s) {
-		n = min(n+c.count(inner), maxWork+1)
-	}
+	n := &counted{schemas: 1}
 	c[s] = n
-	most := n
-	for _, part := range parts(s) {
-		most = max(most, c.count(part))
+	for _, inner := range inPlace(s) {
+		if inner == nil {
+			continue
+		}
+		its, err := c.count(inner)
+		if err != nil {
+			return nil, err
+		}
+		n.schemas, n.chain = n.schemas+its.schemas, max(n.chain, its.chain+1)
+		if n.schemas > maxWork || n.chain > maxChain {
+			return nil, errAlternatives
+		}
 	}
-	if most > maxWork { // also where only a part of the value is held against so many
-		c[s] = most
-	}
-	return c[s]
+	n.done = true
+	return n, nil
 }
 
 // inPlace are the schemas that the value itself is held against, too.

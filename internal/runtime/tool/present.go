@@ -42,10 +42,10 @@ func presentable(t Tool) (Tool, bool) {
 	if err != nil {
 		return Tool{}, false
 	}
-	if _, err := schema.Compile(whole); err != nil {
+	if _, err := schema.Cached(whole); err != nil {
 		return Tool{}, false
 	}
-	t.Schema = whole
+	t.Schema, t.Shown = whole, shownSchema(whole)
 	var all bool
 	t.Parameters, all = parametersOf(object)
 	if !all {
@@ -229,6 +229,6 @@ func at(object map[string]json.RawMessage, path []string) (json.RawMessage, bool
 
 // first is the beginning of a text, cleaned as a prompt does but for what is escaped there.
 func first(text string, most int) string {
-	kept, _ := fence.Cap(strings.TrimSpace(fence.Strip(text)), most)
+	kept, _ := fence.Cap(strings.TrimSpace(fence.Neutral(text, "")), most)
 	return kept
 }

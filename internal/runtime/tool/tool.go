@@ -63,6 +63,8 @@ type Tool struct {
 	prompt.Tool
 	// Schema is the JSON Schema of the arguments as the server gave it; empty for that of the Parameters.
 	Schema json.RawMessage `json:"schema,omitempty"`
+	// Shown is the Schema as a model is shown it; empty where that is the same.
+	Shown json.RawMessage `json:"shown,omitempty"`
 	// Effect of a call; Destructive if empty.
 	Effect Effect `json:"effect,omitempty"`
 	// Role of the tool; Other if empty.
@@ -92,6 +94,15 @@ func (t Tool) JSONSchema() (json.RawMessage, error) {
 	return t.Tool.JSONSchema()
 }
 
+// ShownSchema is the schema of the arguments as a model is shown it: nothing that describes in it can pass for a control token.
+// What decides about arguments is JSONSchema.
+func (t Tool) ShownSchema() (json.RawMessage, error) {
+	if len(t.Shown) > 0 {
+		return t.Shown, nil
+	}
+	return t.JSONSchema()
+}
+
 // Caller makes the calls of one tool.
 //
 // Call returns the result, or an *Error that says what kind of failure it was, or a *Pending where the result comes later. It stops promptly when ctx ends and leaves
@@ -113,6 +124,8 @@ type Call struct {
 	// Step of the call, from 1, and CallID that the model gave it.
 	Step   int
 	CallID string
+	// Attempt is 1 for the first time that the call is made, and more when it may have been made before.
+	Attempt int
 	// Arguments are a JSON object.
 	Arguments json.RawMessage
 	// Left is what the Turn may still take.
@@ -142,6 +155,9 @@ type Spent struct {
 	Turn  string      `json:"turn,omitempty"`
 	Usage model.Usage `json:"usage"`
 	Cost  *model.Cost `json:"cost,omitempty"`
+	// Known is the sum of what is known of a cost that is not known as a whole, whatever its currencies; nil where Cost says all,
+	// and where nothing is known. It counts against budgets and is not reported.
+	Known *decimal.Decimal `json:"known,omitempty"`
 }
 
 // Pending is returned for a call that was begun and whose result comes later, as that of a sub-agent. The Turn is parked; when

@@ -94,7 +94,7 @@ func (b processBox) Caller(s tool.Source) tool.Caller {
 		case s.Agent != "":
 			result.Spent = &helped
 		case s.Name == "dump":
-			result.Content = long
+			result.Content = strings.Repeat("All of it. ", 1200)
 		case s.Name == "recall":
 			result.Content = `{"facts":[{"id":"r","text":"Recalled."}]}`
 		}

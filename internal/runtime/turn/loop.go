@@ -57,7 +57,7 @@ func (r *run) compile() (err error) {
 	if len(r.in.Output) == 0 {
 		return nil
 	}
-	if r.output, err = schema.Compile(r.in.Output); err != nil {
+	if r.output, err = schema.Cached(r.in.Output); err != nil {
 		return endsTurn(invalid.Field("Turn spec.output.schema", "%s", err))
 	}
 	return nil
@@ -70,7 +70,7 @@ func (r *run) loop(ctx context.Context, start int) (*loop.End, error) {
 	}
 	before := len(r.past.loop.Steps)
 	end, err := loop.Run(ctx, loop.Input{
-		TurnUID: r.in.UID, Chain: r.in.Chain, Start: start, Prepare: r.prepare, Tools: r.tools(), Limits: r.in.Limits,
+		TurnUID: r.in.UID, Chain: r.in.Chain, Start: start, Prepare: r.prepare, Tools: r.tools(), Offered: r.offers, Limits: r.in.Limits,
 		Policy: r.in.Policy, Nonce: r.exposed().Nonce, Now: r.engine.Now, Decide: r.in.Decide, Output: r.output,
 		Context: r.in.Context, Reflect: r.reflects(), KeepReasoning: r.in.KeepReasoning,
 		Interrupt: r.in.Interrupt, State: &r.past.loop, Record: r.record, NextSeq: r.log.Next,

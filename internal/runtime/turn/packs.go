@@ -2,10 +2,12 @@ package turn
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
@@ -16,14 +18,22 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
+// packsShare is the part of the time left that all context packs together may take, as a divisor: the rest is the model's.
+const packsShare = 4
+
 // facts calls the tools of the role ContextPack, one after another and each once in the life of the Turn, and returns the Turn's
 // facts with what they gave. One that fails adds nothing: the journal says why, and the Turn goes on.
 func (r *run) facts(ctx context.Context, of prepare.Turn) ([]turncontext.Fact, error) {
 	var packed []packedFact
+	var until time.Time // when the time of all of them is over; zero for no such time
+	if deadline, ok := ctx.Deadline(); ok {
+		now := time.Now() //nolint:forbidigo // because a deadline of a context is measured on the same clock
+		until = now.Add(deadline.Sub(now) / packsShare)
+	}
 	for i, t := range r.exposed().Packs {
 		callID := fmt.Sprintf("context-pack-%d", i+1)
 		if r.past.pack(callID) == nil {
-			if err := r.callPack(ctx, r.bound(t), callID, of.Message); err != nil {
+			if err := r.callPack(ctx, within(r.bound(t), until), callID, of.Message); err != nil {
 				return nil, err
 			}
 		}
@@ -41,6 +51,17 @@ func (p *past) pack(callID string) *loop.Finish {
 		return nil
 	}
 	return &p.loop.Finishes[i]
+}
+
+// within is a tool whose time is over when that of all context packs is.
+func within(t tool.Tool, until time.Time) tool.Tool {
+	if t.Timeout == 0 {
+		t.Timeout = tool.DefaultTimeout
+	}
+	if !until.IsZero() {
+		t.Timeout = min(t.Timeout, max(0, time.Until(until)))
+	}
+	return t
 }
 
 // callPack calls a context pack as the loop calls any other tool: what is about to be done is in the journal before, and what
@@ -67,7 +88,7 @@ func (r *run) callPack(ctx context.Context, t tool.Tool, callID, message string)
 	if why := r.packRefused(t, attempts > 0); why != "" {
 		return r.packed(finish, loop.Refused, tool.Denied, why)
 	}
-	arguments, err := canonical.JSON(packArguments{message, r.in.TopK}) // which leaves < and & as they are
+	arguments, err := canonical.JSON(packArguments{message, topKFor(t, r.in.TopK)}) // which leaves < and & as they are
 	if err != nil {
 		return err
 	}
@@ -89,9 +110,27 @@ type packArguments struct {
 	TopK int `json:"topK,omitempty"`
 }
 
+// topKFor is how many results a tool is asked for: 0, which asks for no number, where its schema takes none.
+func topKFor(t tool.Tool, topK int) int {
+	var s struct {
+		Additional json.RawMessage            `json:"additionalProperties"`
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	source, err := t.JSONSchema()
+	if err != nil || json.Unmarshal(source, &s) != nil || string(s.Additional) != "false" {
+		return topK
+	}
+	if _, ok := s.Properties["topK"]; !ok {
+		return 0
+	}
+	return topK
+}
+
 // packRefused says why a context pack is not called; empty if it is. Nobody can be asked before the Turn has begun.
 func (r *run) packRefused(t tool.Tool, again bool) string {
 	switch {
+	case t.Timeout <= 0:
+		return fmt.Sprintf("the context packs before it have used up their time, which is 1/%d of the turn's", packsShare)
 	case t.RequiresApproval:
 		return "a context pack is called before anybody could approve it: take it out of the agent's requireApproval, or give the tool another role"
 	case r.in.Policy.ReadOnly && t.Effect != tool.ReadOnly:
@@ -128,11 +167,25 @@ func (r *run) makePackCall(ctx context.Context, t tool.Tool, intent loop.Intent,
 	e := tool.AsError(err)
 	stack, _ := errors.AsType[panicked](err)
 	finish.Stack = string(stack)
-	outcome := loop.Failed
-	if !t.Effect.Repeatable() && (ctx.Err() != nil || e.Class == tool.Timeout || e.Class == tool.OutcomeUnknown || stack != "") {
-		outcome = loop.Unknown
+	outcome, class := packOutcome(ctx, t, err)
+	return errors.Join(r.packed(finish, outcome, class, e.Message), context.Cause(ctx))
+}
+
+// packOutcome is what became of a call that gave no result. One that does harm may have been done all the same, unless the tool
+// has said what became of it: an error without a class does not.
+func packOutcome(ctx context.Context, t tool.Tool, err error) (loop.Outcome, tool.Class) {
+	class := tool.AsError(err).Class
+	_, classified := errors.AsType[*tool.Error](err)
+	_, broke := errors.AsType[panicked](err)
+	switch {
+	case t.Effect.Repeatable():
+		return loop.Failed, class
+	case ctx.Err() != nil || !classified || broke:
+		return loop.Unknown, tool.OutcomeUnknown
+	case class == tool.Timeout || class == tool.OutcomeUnknown:
+		return loop.Unknown, class
 	}
-	return errors.Join(r.packed(finish, outcome, e.Class, e.Message), context.Cause(ctx))
+	return loop.Failed, class
 }
 
 // packed writes down what became of a call.
@@ -152,8 +205,20 @@ type panicked string
 // Error says that there was a panic.
 func (panicked) Error() string { return "panic in an adapter" }
 
-// guardedCall makes a call within its time, and makes a panic of its adapter an error of that call.
+// errNoResult is that of a call whose adapter has ended its goroutine.
+var errNoResult = errors.New("the tool ended without a result")
+
+// guardedCall makes a call within its time, in a goroutine that its adapter may end.
 func guardedCall(ctx context.Context, t tool.Tool, c tool.Call) (result tool.Result, err error) {
+	err = errNoResult
+	var under sync.WaitGroup
+	under.Go(func() { result, err = recoveredCall(ctx, t, c) })
+	under.Wait()
+	return result, err
+}
+
+// recoveredCall makes a call within its time, and makes a panic of its adapter an error of that call.
+func recoveredCall(ctx context.Context, t tool.Tool, c tool.Call) (result tool.Result, err error) {
 	timeout := t.Timeout
 	if timeout == 0 {
 		timeout = tool.DefaultTimeout

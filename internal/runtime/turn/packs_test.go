@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -113,14 +114,16 @@ func TestAContextPackThatGivesNothing(t *testing.T) {
 		content string
 		calls   int
 	}{
-		"failed":        {"its failure is no end of the Turn", tool.ReadOnly, failing(&tool.Error{Class: tool.Unavailable, Message: "it is away"}), nil, loop.Failed, tool.Unavailable, "error (unavailable): it is away", 1},
-		"of no class":   {"whatever it is", tool.ReadOnly, failing(errors.New("oh")), nil, loop.Failed, tool.Failed, "error (failed): oh", 1},
-		"does harm":     {"nobody knows what became of it", "", failing(&tool.Error{Class: tool.OutcomeUnknown, Message: "cut off"}), nil, loop.Unknown, tool.OutcomeUnknown, "error (outcome_unknown): cut off", 1},
-		"panics":        {"a fault of an adapter is one of the call", tool.ReadOnly, func(context.Context, tool.Call) (tool.Result, error) { panic("a secret") }, nil, loop.Failed, tool.Failed, "error (failed): the tool failed within Capstan, which is a bug: the turn's journal has the stack", 1},
-		"nothing":       {"nothing is a result", tool.ReadOnly, saying(" \n "), nil, loop.Succeeded, "", `{"facts":[]}`, 1},
-		"approval":      {"nobody can approve it yet", tool.ReadOnly, never, func(_ *turn.Input, b *box) { b.offers[0].RequireApproval = []string{"*"} }, loop.Refused, tool.Denied, "error (denied): a context pack is called before anybody could approve it: take it out of the agent's requireApproval, or give the tool another role", 0},
-		"read-only":     {"what may do harm is not called where nothing may", tool.Idempotent, never, func(in *turn.Input, _ *box) { in.Policy.ReadOnly = true }, loop.Refused, tool.Denied, "error (denied): the tool is not known to be read-only, and the agent's toolPolicy.effects allows no other", 0},
-		"no calls left": {"the limit of calls holds for it as well", tool.ReadOnly, never, func(in *turn.Input, _ *box) { in.Limits.MaxToolCalls = 0 }, loop.Refused, tool.Denied, "error (denied): the turn has made all of the 0 calls of tools that it may make", 0},
+		"failed":               {"its failure is no end of the Turn", tool.ReadOnly, failing(&tool.Error{Class: tool.Unavailable, Message: "it is away"}), nil, loop.Failed, tool.Unavailable, "error (unavailable): it is away", 1},
+		"of no class":          {"whatever it is", tool.ReadOnly, failing(errors.New("oh")), nil, loop.Failed, tool.Failed, "error (failed): oh", 1},
+		"harmful, of no class": {"it may have been done", tool.Destructive, failing(errors.New("oh")), nil, loop.Unknown, tool.OutcomeUnknown, "error (outcome_unknown): oh", 1},
+		"ends its goroutine":   {"which is not the Turn's", tool.Destructive, func(context.Context, tool.Call) (tool.Result, error) { runtime.Goexit(); return tool.Result{}, nil }, nil, loop.Unknown, tool.OutcomeUnknown, "error (outcome_unknown): the tool ended without a result", 1},
+		"does harm":            {"nobody knows what became of it", "", failing(&tool.Error{Class: tool.OutcomeUnknown, Message: "cut off"}), nil, loop.Unknown, tool.OutcomeUnknown, "error (outcome_unknown): cut off", 1},
+		"panics":               {"a fault of an adapter is one of the call", tool.ReadOnly, func(context.Context, tool.Call) (tool.Result, error) { panic("a secret") }, nil, loop.Failed, tool.Failed, "error (failed): the tool failed within Capstan, which is a bug: the turn's journal has the stack", 1},
+		"nothing":              {"nothing is a result", tool.ReadOnly, saying(" \n "), nil, loop.Succeeded, "", `{"facts":[]}`, 1},
+		"approval":             {"nobody can approve it yet", tool.ReadOnly, never, func(_ *turn.Input, b *box) { b.offers[0].RequireApproval = []string{"*"} }, loop.Refused, tool.Denied, "error (denied): a context pack is called before anybody could approve it: take it out of the agent's requireApproval, or give the tool another role", 0},
+		"read-only":            {"what may do harm is not called where nothing may", tool.Idempotent, never, func(in *turn.Input, _ *box) { in.Policy.ReadOnly = true }, loop.Refused, tool.Denied, "error (denied): the tool is not known to be read-only, and the agent's toolPolicy.effects allows no other", 0},
+		"no calls left":        {"the limit of calls holds for it as well", tool.ReadOnly, never, func(in *turn.Input, _ *box) { in.Limits.MaxToolCalls = 0 }, loop.Refused, tool.Denied, "error (denied): the turn has made all of the 0 calls of tools that it may make", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := packs(tc.effect, tc.do)
@@ -163,9 +166,9 @@ func TestAContextPackThatHangs(t *testing.T) {
 		outcome loop.Outcome
 	}{
 		"its own time":       {"the Turn goes on", 3 * time.Second, tool.ReadOnly, turn.StopCompleted, 3 * time.Second, tool.Timeout, loop.Failed},
-		"the default":        {"the Turn goes on", 0, tool.ReadOnly, turn.StopCompleted, tool.DefaultTimeout, tool.Timeout, loop.Failed},
+		"the default":        {"which is more than a quarter of the Turn's time", 0, tool.ReadOnly, turn.StopCompleted, 15 * time.Second, tool.Timeout, loop.Failed},
 		"its own, does harm": {"nobody knows whether it was done", 3 * time.Second, "", turn.StopCompleted, 3 * time.Second, tool.Timeout, loop.Unknown},
-		"the Turn's time":    {"it is over for the context pack as well", time.Hour, tool.ReadOnly, turn.StopDeadline, time.Minute, tool.Failed, loop.Failed},
+		"more than it has":   {"a quarter of the Turn's time, and the rest is the model's", time.Hour, tool.ReadOnly, turn.StopCompleted, 15 * time.Second, tool.Timeout, loop.Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -242,6 +245,50 @@ func TestTheEndOfARunDuringAContextPack(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestContextPacksShareTheirTime: a quarter of the Turn's for all of them.
+func TestContextPacksShareTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := packs(tool.ReadOnly, hanging, hanging, saying("Late."))
+		b.offers[0].Tools[0].Timeout = 10 * time.Second
+		c, _ := candidate("p0", 1, says("Done."))
+		in := input(c)
+		in.Toolbox = b
+		j := &journaltest.Memory{}
+		begin := time.Now()
+		result := mustRun(t, j, in)
+		var got []string
+		for _, f := range payloads[loop.Finish](t, j, journal.ToolFinished) {
+			got = append(got, fmt.Sprintf("%s %s %dms", f.Outcome, f.Class, f.DurationMS))
+		}
+		want := []string{"Failed timeout 10000ms", "Failed timeout 5000ms", "Refused denied 0ms"}
+		if diff := cmp.Diff(want, got); diff != "" || result.Stop != turn.StopCompleted || time.Since(begin) != 15*time.Second {
+			t.Errorf("%s after %s: -want +got:\n%s", result.Stop, time.Since(begin), diff)
+		}
+	})
+}
+
+// TestTopKIsForThoseThatTakeIt: a tool that takes nothing else would refuse the call.
+func TestTopKIsForThoseThatTakeIt(t *testing.T) {
+	for schema, want := range map[string]string{
+		`{"additionalProperties":false,"properties":{"message":{}}}`:           `{"message":"What is new?"}`,
+		`{"additionalProperties":false,"properties":{"message":{},"topK":{}}}`: `{"message":"What is new?","topK":3}`,
+		`{"properties":{"message":{}}}`:                                        `{"message":"What is new?","topK":3}`,
+	} {
+		var got string
+		b := packs(tool.ReadOnly, func(_ context.Context, c tool.Call) (tool.Result, error) {
+			got = string(c.Arguments)
+			return tool.Result{Content: "x"}, nil
+		})
+		b.offers[0].Tools[0].Schema = json.RawMessage(schema)
+		c, _ := candidate("p0", 1, says("Done."))
+		in := input(c)
+		in.Toolbox, in.TopK = b, 3
+		if mustRun(t, &journaltest.Memory{}, in); got != want {
+			t.Errorf("with the schema %s a context pack gets %s, want %s", schema, got, want)
+		}
 	}
 }
 

@@ -180,7 +180,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 		result.Text = state.AnswerText()
 		result.Fallback = fallback(state, step)
 	}
-	if f := state.TerminalResult(); stop == StopToolEnded && f != nil {
+	if f := state.TerminalResult(); f != nil && (stop == StopToolEnded || stop == StopOutputInvalid) {
 		result.Text = f.Text
 	}
 	result.attach(r.output != nil && (stop == StopCompleted || stop == StopMaxSteps))

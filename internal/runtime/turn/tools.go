@@ -22,6 +22,12 @@ func (r *run) tools() []tool.Tool {
 		tool.Tool{Tool: prompt.LoadSkill(), Effect: tool.ReadOnly, Trusted: true, Caller: tool.CallerFunc(r.loadSkill)})
 }
 
+// offers says whether the prompt speaks of a tool. Of Capstan's own it does only where there is something for them.
+func (r *run) offers(name string) bool {
+	p := r.past.prepared
+	return p == nil || !slices.Contains(tool.Reserved(), name) || slices.ContainsFunc(p.Tools, func(t prompt.Tool) bool { return t.Name == name })
+}
+
 // loadSkill is the tool load_skill: it returns a skill as it was when the prompt was made.
 func (r *run) loadSkill(_ context.Context, c tool.Call) (tool.Result, error) {
 	var arguments struct {

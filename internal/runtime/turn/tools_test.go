@@ -164,7 +164,7 @@ func TestToolsAreThoseOfThePrompt(t *testing.T) {
 		t.Errorf("tools: -first run +resumed run:\n%s", diff)
 	}
 	messages := s.requests[0].Messages
-	if got, want := messages[len(messages)-1].Content, `error (unavailable): there is no tool "find": use one of other, read_artifact, load_skill`; got != want {
+	if got, want := messages[len(messages)-1].Content, `error (unavailable): there is no tool "find": use one of other, read_artifact`; got != want {
 		t.Errorf("the model was told %q, want %q", got, want)
 	}
 }

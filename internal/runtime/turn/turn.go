@@ -53,7 +53,7 @@ type Input struct {
 	ReflectEvery int
 	// KeepReasoning journals the text of the model's reasoning.
 	KeepReasoning bool
-	// Progress is told what the Turn has done by now, after each step and each call; nil tells nobody. It returns at once.
+	// Progress is told what the Turn has done by now, after each call and each step that goes on; nil tells nobody. It returns at once.
 	Progress func(Progress)
 	// Limits over all runs of the Turn.
 	Limits loop.Limits
@@ -235,11 +235,22 @@ func (r *run) record(records ...journal.Record) error {
 	}
 	for _, e := range records {
 		r.wrote = r.wrote || e.Kind != journal.ToolIntended // which is written in vain while a sub-agent is waited for
-		if e.Kind == journal.ModelReplied || e.Kind == journal.ToolFinished {
+		if goesOn(e) {
 			r.tell()
 		}
 	}
 	return nil
+}
+
+// goesOn says whether what has happened is news of a Turn that goes on: after an answer its end comes at once, which tells all.
+func goesOn(e journal.Record) bool {
+	switch payload := e.Payload.(type) {
+	case loop.Step:
+		return len(payload.Reply.ToolCalls) > 0
+	case loop.Finish, loop.Rejection:
+		return true
+	}
+	return false
 }
 
 func (r *run) waiting(err error, again time.Duration) {

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
+)
+
+const (
+	toolsName = "bench-tools" // of the Agent with tools, its model and its server of tools
+
+	// holdTimeout bounds the time until all Turns are in flight, readyTimeout that until an Agent's tools are known.
+	holdTimeout  = 5 * time.Minute
+	readyTimeout = time.Minute
+
+	// manySteps is how many steps a Turn of many has; one has no call of a tool at all.
+	manySteps = 20
+	// stepTurns is how many Turns of so many steps run at once: few enough that each is quick.
+	stepTurns = 10
+	// stepTries bounds the tries until no Turn has lasted progressAfter, from when a Turn's progress is written, which counts apart.
+	stepTries     = 5
+	progressAfter = 5 * time.Second
+)
+
+// The messages of the Turns, by which the model tells them apart.
+const (
+	messageHold      = "hold: search, then wait"
+	messageOneStep   = "one step: answer"
+	messageManySteps = "many steps: search again and again"
+)
+
+// compareTools measures a manager with many Turns in flight that have called a tool each, and what Turns of one step and of
+// many cost the API server.
+func (b *bench) compareTools(ctx context.Context) (*ToolsReport, error) {
+	g := newGate(b.inFlight)
+	modelURL, toolsURL, err := b.startToolSite(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	for _, object := range toolObjects(modelURL, toolsURL) {
+		if err := b.api.Create(ctx, object); err != nil {
+			return nil, fmt.Errorf("failed to create %T %q: %w", object, object.GetName(), err)
+		}
+	}
+	t, err := b.start(ctx, contender{name: phaseTools, members: []member{
+		managerMember(b.manager, "manager", "bench", "--max-concurrent-turns", strconv.Itoa(b.inFlight)),
+	}})
+	if err != nil {
+		return nil, err
+	}
+	if err := b.waitForTools(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.warmUp(ctx, t, phaseTools); err != nil {
+		return nil, err
+	}
+	r := &ToolsReport{InFlight: b.inFlight, FailedTurns: map[string]int{}}
+	if err := b.measureHeld(ctx, t[0], g, r); err != nil {
+		return nil, fmt.Errorf("failed to hold the Turns: %w", err)
+	}
+	for _, s := range []struct {
+		steps   int
+		message string
+		to      *StepsCost
+	}{{1, messageOneStep, &r.One}, {manySteps, messageManySteps, &r.Many}} {
+		if *s.to, err = b.measureSteps(ctx, t, s.steps, s.message); err != nil {
+			return nil, fmt.Errorf("failed to measure Turns of %d steps: %w", s.steps, err)
+		}
+	}
+	return r, t.stop()
+}
+
+// startToolSite serves a model behind a gate, and tools, both from this process, until the stack is stopped.
+func (b *bench) startToolSite(ctx context.Context, g *gate) (modelURL, toolsURL string, err error) {
+	model, err := server.New(toolModel(b.replyChars), server.WithKeptRequests(0))
+	if err != nil {
+		return "", "", fmt.Errorf("failed to set up the fake model: %w", err)
+	}
+	desk, err := tickets.NewDesk(nil)
+	if err != nil {
+		return "", "", fmt.Errorf("failed to set up the server of tools: %w", err)
+	}
+	if modelURL, err = b.serve(ctx, g.before(model)); err != nil {
+		return "", "", err
+	}
+	toolsURL, err = b.serve(ctx, tickets.Handler(desk, nil))
+	return modelURL + "/v1", toolsURL + "/mcp", err
+}
+
+// serve serves HTTP at a free address until the stack is stopped, and returns the URL.
+func (b *bench) serve(ctx context.Context, handler http.Handler) (string, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("failed to listen: %w", err)
+	}
+	web := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = web.Serve(listener) // always http.ErrServerClosed: a listener that is there does not fail otherwise
+	}()
+	b.stack.OnStop(func() error {
+		err := web.Close()
+		<-done
+		return err
+	})
+	return "http://" + listener.Addr().String(), nil
+}
+
+// toolModel has the model call a tool as often as the message says, with other arguments each time, and then answer: a call
+// that was made already would not reach the server again.
+func toolModel(replyChars int) server.Config {
+	text := "x"
+	answer := server.Reply{Text: &text, Repeat: replyChars, IgnoreMaxTokens: true}
+	search := server.Reply{ToolCalls: []server.ToolCall{{
+		Name: tickets.ToolSearch, Arguments: new(`{"query": "printer {{ .ToolMessages }}", "limit": 5}`),
+	}}}
+	return server.Config{Rules: []server.Rule{
+		{When: server.When{Contains: messageHold, ToolMessages: new(0)}, Reply: search},
+		{When: server.When{Contains: messageManySteps, ToolMessages: new(manySteps - 1)}, Reply: answer},
+		{When: server.When{Contains: messageManySteps}, Reply: search},
+		{Reply: answer},
+	}}
+}
+
+// toolObjects returns what a Turn with tools needs beside the other objects.
+func toolObjects(modelURL, toolsURL string) []client.Object {
+	own := metav1.ObjectMeta{Name: toolsName, Namespace: namespace}
+	const seconds = 600 // a Turn that is slow should be seen as slow, not end at its deadline
+	return []client.Object{
+		&v1alpha1.ModelProvider{ObjectMeta: own, Spec: v1alpha1.ModelProviderSpec{
+			Type: v1alpha1.ProviderTypeOpenAI, BaseURL: modelURL,
+			CredentialsRef: &v1alpha1.SecretKeyReference{Name: objectName, Key: "apiKey"},
+			Timeouts:       v1alpha1.ProviderTimeouts{IdleSeconds: seconds},
+		}},
+		&v1alpha1.ToolServer{ObjectMeta: own, Spec: v1alpha1.ToolServerSpec{
+			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: toolsURL},
+		}},
+		&v1alpha1.Agent{ObjectMeta: own, Spec: v1alpha1.AgentSpec{
+			PromptProfileRef: v1alpha1.ObjectReference{Name: objectName},
+			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.ObjectReference{Name: toolsName}, Model: modelName}},
+			Tools:            []v1alpha1.AgentTool{{ServerRef: &v1alpha1.ObjectReference{Name: toolsName}}},
+			Limits:           &v1alpha1.Limits{TimeoutSeconds: new(int32(seconds)), MaxSteps: new(int32(30)), MaxToolCalls: new(int32(100))},
+		}},
+	}
+}
+
+// toolTurns returns a function that makes the Turns of a message.
+func toolTurns(prefix, message string, payload int) func(int) *v1alpha1.Turn {
+	return func(i int) *v1alpha1.Turn {
+		turn := newTurn(fmt.Sprintf("%s-%d", prefix, i), payload)
+		turn.Spec.AgentRef.Name, turn.Spec.Message = toolsName, message
+		return turn
+	}
+}
+
+// waitForTools waits until the manager knows the tools of the server, and the Agent can use them.
+func (b *bench) waitForTools(ctx context.Context) error {
+	var tools v1alpha1.ToolServer
+	var agent v1alpha1.Agent
+	key := client.ObjectKey{Namespace: namespace, Name: toolsName}
+	err := wait.PollUntilContextTimeout(ctx, b.settle, readyTimeout, true, func(ctx context.Context) (bool, error) {
+		err := errors.Join(b.api.Get(ctx, key, &tools), b.api.Get(ctx, key, &agent))
+		return err == nil && meta.IsStatusConditionTrue(tools.Status.Conditions, v1alpha1.ConditionReady) &&
+			meta.IsStatusConditionTrue(agent.Status.Conditions, v1alpha1.ConditionReady), err
+	})
+	if err != nil {
+		return fmt.Errorf("failed to wait for the tools (conditions of their server %+v, of the Agent %+v): %w",
+			tools.Status.Conditions, agent.Status.Conditions, err)
+	}
+	return nil
+}
+
+// measureHeld has all Turns wait for the model at the same time, looks at the manager's memory, and lets them end.
+func (b *bench) measureHeld(ctx context.Context, p *running, g *gate, r *ToolsReport) error {
+	before, err := useOf(p.PID())
+	if err != nil {
+		return err
+	}
+	r.IdleMiB = mebibytes(before.memory)
+	b.say("tools: %d Turns at once", b.inFlight)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		result, err := b.burstOf(ctx, b.inFlight, toolTurns("held", messageHold, b.payload))
+		if err == nil {
+			r.FailedTurns = result.failed
+		}
+		return err
+	})
+	group.Go(func() error {
+		start := time.Now()
+		if err := g.full(ctx, holdTimeout); err != nil {
+			return err
+		}
+		r.UntilInFlightSeconds = time.Since(start).Seconds()
+		if r.Held, err = memoryAfterCollection(ctx, p); err != nil {
+			return err
+		}
+		b.say("tools: %d Turns in flight: %s MiB resident, live heap of %s MiB", b.inFlight, number(r.Held.ResidentMiB), number(r.Held.HeapMiB))
+		g.open()
+		return nil
+	})
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	after, err := useOf(p.PID())
+	r.PeakMiB = mebibytes(after.peakMemory)
+	return err
+}
+
+// measureSteps counts the writes of Turns of so many steps, none of which has lasted so long that its progress was written.
+func (b *bench) measureSteps(ctx context.Context, t team, steps int, message string) (StepsCost, error) {
+	for try := range stepTries {
+		c, err := b.stepsCost(ctx, t, fmt.Sprintf("steps-%d-%d", steps, try), message)
+		if err != nil || c.LongestSeconds < progressAfter.Seconds() {
+			c.Steps = steps
+			return c, err
+		}
+		b.say("tools: a Turn of %d steps took %.1f s, and its progress was written: once more", steps, c.LongestSeconds)
+	}
+	return StepsCost{}, fmt.Errorf("in %d tries a Turn has lasted %s or longer, and its progress was written: the machine is too busy", stepTries, progressAfter)
+}
+
+func (b *bench) stepsCost(ctx context.Context, t team, prefix, message string) (StepsCost, error) {
+	if err := b.deleteTurns(ctx); err != nil {
+		return StepsCost{}, err
+	}
+	before, err := b.settled(ctx, t)
+	if err != nil {
+		return StepsCost{}, err
+	}
+	result, err := b.burstOf(ctx, stepTurns, toolTurns(prefix, message, 0))
+	if err != nil {
+		return StepsCost{}, err
+	}
+	after, err := b.settled(ctx, t)
+	if err != nil {
+		return StepsCost{}, err
+	}
+	return newStepsCost(result, before, after), nil
+}

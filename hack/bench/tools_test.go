@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestGateHoldsWhoHasCalledATool(t *testing.T) {
+	g := newGate(2)
+	web := httptest.NewServer(g.before(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(w, r.Body) // what the model is asked, if it can still be read
+	})))
+	defer web.Close()
+	ask := func(body string) string {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, web.URL, strings.NewReader(body))
+		if err != nil {
+			return err.Error()
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err.Error()
+		}
+		defer func() { _ = response.Body.Close() }() // it was read to its end
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			return err.Error()
+		}
+		return string(text)
+	}
+	const first, later = `{"messages": []}`, `{"messages": [{"tool_call_id": "1"}]}`
+	if got := ask(first); got != first {
+		t.Errorf("before a call of a tool the model was asked %q, want %q", got, first)
+	}
+	answers := make(chan string, 2)
+	go func() { answers <- ask(later) }()
+	if err := g.full(t.Context(), 10*time.Millisecond); err == nil || !strings.Contains(err.Error(), "of 2 Turns wait") {
+		t.Errorf("with one of two: error %v", err)
+	}
+	go func() { answers <- ask(later) }()
+	if err := g.full(t.Context(), time.Minute); err != nil {
+		t.Fatalf("with two of two: %v", err)
+	}
+	select {
+	case got := <-answers:
+		t.Fatalf("a closed gate let %q through", got)
+	default:
+	}
+	g.open()
+	for range 2 {
+		if got := <-answers; got != later {
+			t.Errorf("the model was asked %q, want %q", got, later)
+		}
+	}
+}
+
+func TestGateForgetsWhoHasGone(t *testing.T) {
+	g := newGate(2)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 {
+		if g.wait(gone) {
+			t.Error("somebody who has gone was let through")
+		}
+	}
+	if g.waiting != 0 {
+		t.Errorf("%d wait, want none", g.waiting)
+	}
+	select {
+	case <-g.all:
+		t.Error("two wait at the same time, where one came after the other")
+	default:
+	}
+}
+
+// toolsReport returns one that keeps to all bounds.
+func toolsReport() *ToolsReport {
+	return &ToolsReport{
+		InFlight: 1000, IdleMiB: 100, Held: Memory{ResidentMiB: 280, HeapMiB: 90}, PeakMiB: 300,
+		One:  StepsCost{Steps: 1, CountedSteps: 1, WritesPerTurn: 3, WritesPerTurnByKind: map[string]float64{"PUT turns/status": 3}},
+		Many: StepsCost{Steps: 20, CountedSteps: 20, ToolCalls: 19, WritesPerTurn: 3, WritesPerTurnByKind: map[string]float64{"PUT turns/status": 3}},
+	}
+}
+
+func TestToolsAreHeldToTheirBounds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*ToolsReport)
+		want   string
+	}{
+		"all well":      {"the bounds themselves are allowed", func(*ToolsReport) {}, ""},
+		"fewer writes":  {"no more is asked for", func(r *ToolsReport) { r.Many.WritesPerTurn = 2 }, ""},
+		"memory":        {"above its bound", func(r *ToolsReport) { r.PeakMiB = 301 }, "peak memory: 301 MiB with 1000 Turns in flight, and may be 300 MiB"},
+		"more writes":   {"steps must not cost writes", func(r *ToolsReport) { r.Many.WritesPerTurn = 3.1 }, "3.10 for one of 20 steps, 3.00 for one of 1"},
+		"too few calls": {"Turns that call no tools measure nothing", func(r *ToolsReport) { r.Many.ToolCalls = 18 }, "20.0 steps and 18.0 calls of tools, and should have made 20 and 19"},
+		"failed Turns":  {"they measure nothing either", func(r *ToolsReport) { r.FailedTurns = map[string]int{"Deadline": 1} }, "not all Turns succeeded: in flight map[Deadline:1]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := toolsReport()
+			tc.change(r)
+			err := r.failure()
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q: %s", err, tc.want, tc.reason)
+			}
+			exceeded := strings.Contains(r.table(Setup{}), "EXCEEDED")
+			if want := name == "memory" || name == "more writes"; exceeded != want {
+				t.Errorf("the table says EXCEEDED: %t, want %t", exceeded, want)
+			}
+		})
+	}
+}
+
+func TestWritesPerTurnLeaveOutTheCreation(t *testing.T) {
+	before := sample{writes: writes{"POST turns": 5, "PUT turns/status": 10}}
+	after := sample{writes: writes{"POST turns": 15, "PUT turns/status": 30}}
+	byKind, all := writesPerTurn(before, after, 10)
+	if diff := cmp.Diff(map[string]float64{"PUT turns/status": 2}, byKind); diff != "" || all != 2 {
+		t.Errorf("%v in all, want 2; by kind (-want +got):\n%s", all, diff)
+	}
+}

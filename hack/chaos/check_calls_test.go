@@ -1,0 +1,214 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+func (s *scribe) request(step int, id, name string) {
+	s.write(journal.ApprovalRequested, loop.Approval{Step: step, CallID: id, Name: name})
+}
+
+func (s *scribe) decide(step int, id string, approved bool) {
+	s.write(journal.ApprovalDecided, loop.Decision{Step: step, CallID: id, Approved: approved, By: objectName})
+}
+
+func (s *scribe) refuse(step int, id, name string) {
+	s.write(journal.ToolFinished, loop.Finish{Step: step, CallID: id, Name: name, Outcome: loop.Refused, Class: tool.Denied})
+}
+
+// answered is the end of a call of a sub-agent.
+func (s *scribe) answered(step int, id, child string) {
+	s.write(journal.ToolFinished, loop.Finish{
+		Step: step, CallID: id, Name: toolHelper, Outcome: loop.Succeeded, Spent: &tool.Spent{Turn: child, Usage: model.Usage{InputTokens: 20, OutputTokens: 4}},
+	})
+}
+
+// summarise asks for a summary before a step, and gets it.
+func (s *scribe) summarise(step int) {
+	s.write(journal.ModelRequested, loop.Request{Step: step, Purpose: loop.ForCompaction, Attempt: 1, ID: fmt.Sprintf("%s/%d", s.turn(), len(s.entries)+1)})
+	s.write(journal.ModelReplied, loop.Step{Step: step, Purpose: loop.ForCompaction, Reply: model.Reply{Text: "So far.", Usage: model.Usage{InputTokens: 10, OutputTokens: 2}}})
+}
+
+const childUID = "uid-2"
+
+// saga is a Turn that does all that a Turn can do, with the one of its sub-agent. It was killed once, in a wave.
+func saga() evidence {
+	s := &scribe{}
+	s.run(1)
+	s.write(journal.ToolsExposed, struct{}{})  // 2
+	s.ask(1, 1)                                // 3
+	s.reply(1, "a look", "b look", "c helper") // 4
+	s.intend(1, "a", toolLook, 1)              // 5
+	s.intend(1, "b", toolLook, 1)              // 6: in flight at the kill
+	s.finish(1, "a", toolLook, loop.Succeeded) // 7
+	s.run(2)                                   // 8
+	s.intend(1, "b", toolLook, 2)              // 9
+	s.finish(1, "b", toolLook, loop.Succeeded) // 10
+	s.intend(1, "c", toolHelper, 1)            // 11: the Turn is parked
+	s.run(3)                                   // 12
+	s.intend(1, "c", toolHelper, 2)            // 13
+	s.answered(1, "c", "child")                // 14
+	s.ask(2, 1)                                // 15
+	s.reply(2, "d wipe", "e wipe")             // 16
+	s.request(2, "d", toolWipe)                // 17
+	s.request(2, "e", toolWipe)                // 18: parked
+	s.run(4)                                   // 19
+	s.decide(2, "d", true)                     // 20
+	s.decide(2, "e", false)                    // 21
+	s.intend(2, "d", toolWipe, 1)              // 22
+	s.finish(2, "d", toolWipe, loop.Succeeded) // 23
+	s.refuse(2, "e", toolWipe)                 // 24
+	s.ask(3, 1)                                // 25
+	s.reply(3, "f wipe")                       // 26
+	s.refuse(3, "f", toolWipe)                 // 27: nobody is asked again
+	s.summarise(4)                             // 28, 29
+	s.write(journal.Compacted, loop.Compaction{From: 2, Summary: "So far."})
+	s.ask(4, 1) // 31
+	s.reply(4)  // 32
+	s.end()     // 33
+
+	child := &scribe{uid: childUID}
+	child.run(1)
+	child.ask(1, 1)                                 // 2
+	child.reply(1, "x count")                       // 3
+	child.intend(1, "x", toolCount, 1)              // 4
+	child.finish(1, "x", toolCount, loop.Succeeded) // 5
+	child.ask(2, 1)                                 // 6
+	child.reply(2)                                  // 7
+	child.end()
+
+	done := func(name, uid string, epoch int64, steps v1alpha1.StepCounts, requests int64) *v1alpha1.Turn {
+		return &v1alpha1.Turn{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid)},
+			Status: v1alpha1.TurnStatus{
+				Executor:   &v1alpha1.ExecutorBinding{Name: "e", Epoch: epoch},
+				Conditions: []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: v1alpha1.TurnReasonCompleted}},
+				Steps:      &steps, Usage: &v1alpha1.Usage{InputTokens: 10 * requests, OutputTokens: 2 * requests},
+			},
+		}
+	}
+	parent := done("t", uid, 4, v1alpha1.StepCounts{Count: 4, ModelRequests: 5, ToolCalls: 4, Resumes: 3, Compactions: 1}, 5)
+	parent.Status.SubAgentUsage = &v1alpha1.Usage{InputTokens: 20, OutputTokens: 4}
+	own := done("child", childUID, 1, v1alpha1.StepCounts{Count: 2, ModelRequests: 2, ToolCalls: 1}, 2)
+	own.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: "t", UID: uid, Controller: new(true)}}
+	e := evidence{
+		Turns: []turnEvidence{{Entries: s.entries, Turn: parent}, {Entries: child.entries, Turn: own}},
+		Called: map[string]called{
+			uid + "/1/a": {toolLook, 1}, uid + "/1/b": {toolLook, 2}, uid + "/2/d": {toolWipe, 1}, childUID + "/1/x": {toolCount, 1},
+		},
+		Decided: map[string]v1alpha1.ApprovalDecision{uid + "/2/d": v1alpha1.ApprovalApproved, uid + "/2/e": v1alpha1.ApprovalDenied},
+		Kills:   []kill{{at(7), at(8)}},
+	}
+	for _, id := range []string{uid + "/3", uid + "/15", uid + "/25", uid + "/28", uid + "/31", childUID + "/2", childUID + "/6"} {
+		e.Asked = append(e.Asked, asked{ID: id, Billed: true, Input: 10, Output: 2})
+	}
+	return e
+}
+
+func TestASagaInWhichAllHolds(t *testing.T) {
+	got, broken := check(saga())
+	if len(broken) > 0 {
+		t.Errorf("violations: %+v", broken)
+	}
+	want := figures{
+		Turns: 2, Finished: 2, Resumes: 3, CutOff: 1, Parked: 2, Entries: 33 + 8, Requests: 7, Replies: 7, Asides: 1, Compactions: 1,
+		Intended: 2, Made: 2, Repeatable: 2, RepeatableMade: 3, Waves: 1, Awaited: 2, Approved: 1, ApprovedMade: 1, Denied: 1,
+		Delegated: 1, Children: 1, Billed: tokens{70, 14}, Reported: tokens{70, 14}, OfChildren: tokens{20, 4},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("figures (-want +got):\n%s", diff)
+	}
+	p := newPhaseReport(saga())
+	if p.mixes(); len(p.Violations) > 0 {
+		t.Errorf("a saga has all that a Turn can do: %+v", p.Violations)
+	}
+}
+
+// TestAPhaseThatLacksSomethingProvesNothing about that.
+func TestAPhaseThatLacksSomethingProvesNothing(t *testing.T) {
+	p := newPhaseReport(story())
+	p.mixes()
+	if len(p.Violations) != 6 || !strings.Contains(p.Violations[0].What, "proves nothing") {
+		t.Errorf("got %+v, want six complaints", p.Violations)
+	}
+}
+
+func TestEachGuaranteeOfToolsIsMissedWhenItIsBroken(t *testing.T) {
+	remove := func(from, to int) func(*evidence) {
+		return func(e *evidence) {
+			rewrite(e, func(all []journal.Entry) []journal.Entry { return slices.Delete(all, from-1, to) })
+		}
+	}
+	add := func(behind int, epoch int64, write func(*scribe)) func(*evidence) {
+		return func(e *evidence) { rewrite(e, insert(behind, epoch, write)) }
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		harm   func(*evidence)
+		want   guarantee
+		says   string
+	}{
+		"SummaryAgain": {"a summary that was bought twice", add(29, 4, func(s *scribe) { s.summarise(4) }), paidOnce, "(compaction) was made although"},
+		"SummaryUsedTwice": {"a summary that replaces messages twice", add(30, 4, func(s *scribe) {
+			s.write(journal.Compacted, loop.Compaction{})
+		}), wholeJournals, "2 times, by 1 summaries"},
+		"Miscounts":    {"a status that does not tell of a compaction", func(e *evidence) { e.Turns[0].Turn.Status.Steps.Compactions = 0 }, everyTurnFinished, "its status counts"},
+		"ExposedAgain": {"tools that are exposed anew", add(8, 2, func(s *scribe) { s.write(journal.ToolsExposed, struct{}{}) }), wholeJournals, "exposes tools once more"},
+
+		"NotInAWave":  {"a call that does harm beside others", add(6, 1, func(s *scribe) { s.intend(1, "c", toolCount, 1) }), wholeJournals, "is in flight in the same run"},
+		"WaveCutOff":  {"a call of a wave that nothing cut off", func(e *evidence) { e.Kills = nil }, knownOutcomes, "nothing was killed then"},
+		"LookedAgain": {"a call of a wave that was made again although it had ended", add(8, 2, func(s *scribe) { s.intend(1, "a", toolLook, 2) }), calledOnce, "although it had ended"},
+
+		"NobodyAsked":   {"a call that nobody was asked about", remove(17, 17), approvedOnly, "nobody was asked"},
+		"NotApproved":   {"a call before it is decided about", remove(20, 20), approvedOnly, "no approval of it"},
+		"DeniedAndMade": {"a call that was denied and is made", add(24, 4, func(s *scribe) { s.intend(2, "e", toolWipe, 1) }), approvedOnly, "no approval of it"},
+		"DeniedArrived": {"a call that was denied and arrived", func(e *evidence) { e.Called[uid+"/2/e"] = called{toolWipe, 1} }, approvedOnly, "which nobody has approved"},
+		"Forged":        {"an approval that the API server has not", func(e *evidence) { delete(e.Decided, uid+"/2/d") }, approvedOnly, `the API server has ""`},
+		"Overruled":     {"a denial that the journal takes for an approval", func(e *evidence) { e.Decided[uid+"/2/d"] = v1alpha1.ApprovalDenied }, approvedOnly, `the API server has "Denied"`},
+		"AskedTwice":    {"people who were asked twice", add(18, 3, func(s *scribe) { s.request(2, "d", toolWipe) }), approvedOnly, "was asked for twice"},
+		"DecidedTwice":  {"a decision that was taken twice", add(21, 4, func(s *scribe) { s.decide(2, "d", false) }), approvedOnly, "was decided about twice"},
+		"Expired": {"a decision that came too late", func(e *evidence) {
+			e.Turns[0].Entries[20].Payload = []byte(`{"step":2,"callID":"e","approved":false,"expired":true}`)
+		}, approvedOnly, "was over"},
+		"Undecided":  {"a call that still waits", remove(21, 21), approvedOnly, "still waits for a decision"},
+		"NotMade":    {"a call that was approved and given up", remove(22, 23), approvedOnly, "was not to be made"},
+		"NeverAsked": {"a refusal without a denial", remove(21, 21), wholeJournals, "was Refused"},
+
+		"NoChild": {"a child that is not there", func(e *evidence) { e.Turns = e.Turns[:1] }, oneChild, "there are the Turns []"},
+		"TwoChildren": {"a call that made two children", func(e *evidence) {
+			twin := e.Turns[1]
+			twin.Turn = twin.Turn.DeepCopy()
+			twin.Turn.Name, twin.Turn.UID = "twin", "uid-3"
+			e.Turns = append(e.Turns, twin)
+		}, oneChild, `["child" "twin"]`},
+		"Orphan": {"a child without a parent", func(e *evidence) { e.Turns[1].Turn.OwnerReferences[0].UID = "gone" }, oneChild, "which is not there"},
+		"WrongChild": {"the answer of another Turn", func(e *evidence) {
+			e.Turns[0].Entries[13].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[13].Payload), `"child"`, `"other"`, 1))
+		}, oneChild, `["other"]`},
+		"ChildForFree": {"a status that does not tell what a child took", func(e *evidence) { e.Turns[0].Turn.Status.SubAgentUsage = nil }, exactUsage, "theirs say {Input:20 Output:4}"},
+		"CountedTwice": {"what a child took, counted as the parent's own", func(e *evidence) { e.Turns[0].Turn.Status.Usage.InputTokens += 20 }, exactUsage, "its status says 70+10"},
+		"ChildFails":   {"a child that has not ended", func(e *evidence) { e.Turns[1].Turn.Status.Conditions[0].Status = "Unknown" }, everyTurnFinished, "its state is"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := saga()
+			tc.harm(&e)
+			_, broken := check(e)
+			if !slices.ContainsFunc(broken, func(v violation) bool { return v.Guarantee == tc.want && strings.Contains(v.What, tc.says) }) {
+				t.Errorf("%s goes unnoticed: want %q with %q, got %+v", tc.reason, tc.want, tc.says, broken)
+			}
+		})
+	}
+}

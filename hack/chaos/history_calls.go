@@ -1,0 +1,150 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// compacted checks that each summary that was paid for replaces messages once.
+func (h *history) compacted(e journal.Entry) {
+	h.idle(e, "older messages are replaced")
+	if h.compactions++; h.compactions > len(h.asides) {
+		h.wrong(wholeJournals, "entry %d replaces older messages %d times, by %d summaries", e.Seq, h.compactions, len(h.asides))
+	}
+}
+
+// approvalOf is the decision that was asked for about a call; nil if none was.
+func (h *history) approvalOf(step int, callID string) *approval {
+	for _, a := range h.approvals {
+		if a.Step == step && a.CallID == callID {
+			return a
+		}
+	}
+	return nil
+}
+
+func (h *history) asked(e journal.Entry, a loop.Approval) {
+	what := fmt.Sprintf("a decision about call %q of %s in step %d", a.CallID, a.Name, a.Step)
+	h.idle(e, what+" was asked for")
+	if h.approvalOf(a.Step, a.CallID) != nil {
+		h.wrong(approvedOnly, "%s was asked for twice", what)
+		return
+	}
+	h.approvals = append(h.approvals, &approval{Approval: a})
+}
+
+func (h *history) decided(_ journal.Entry, d loop.Decision) {
+	a := h.approvalOf(d.Step, d.CallID)
+	switch {
+	case a == nil:
+		h.wrong(approvedOnly, "call %q of step %d was decided about, and nobody was asked", d.CallID, d.Step)
+	case a.decision != nil:
+		h.wrong(approvedOnly, "call %q of step %d was decided about twice", d.CallID, d.Step)
+	case d.Expired:
+		h.wrong(approvedOnly, "the time for a decision about call %q of step %d was over", d.CallID, d.Step)
+		a.decision = &d
+	default:
+		a.decision = &d
+	}
+}
+
+// wasDenied says whether somebody has denied a call of a tool.
+func (h *history) wasDenied(name string) bool {
+	return slices.ContainsFunc(h.approvals, func(a *approval) bool { return a.Name == name && a.decision != nil && !a.decision.Approved })
+}
+
+func (h *history) intended(e journal.Entry, i loop.Intent) {
+	what := fmt.Sprintf("call %q of %s in step %d", i.CallID, i.Name, i.Step)
+	made := &intent{flight: flight{what: what, epoch: e.Epoch, begun: e.Time, awaits: i.Name == toolHelper}, Intent: i}
+	if h.joins(made) {
+		if len(h.open) == 1 {
+			h.waves++
+		}
+	} else {
+		h.idle(e, what)
+	}
+	if i.Effect.Repeatable() != made.repeatable() {
+		h.wrong(calledOnce, "%s is said to be %s", what, i.Effect)
+	}
+	if before := h.intentOf(i.Step, i.CallID); before != nil {
+		switch {
+		case !made.repeatable():
+			h.wrong(calledOnce, "%s, which must not be made twice, was intended again", what)
+		case before.ended:
+			h.wrong(calledOnce, "%s was intended again although it had ended", what)
+		}
+	}
+	if !h.askedFor(i) {
+		h.wrong(calledOnce, "%s was intended, and no reply asked for it", what)
+	}
+	if a := h.approvalOf(i.Step, i.CallID); i.Name == toolWipe && (a == nil || a.decision == nil || !a.decision.Approved) {
+		h.wrong(approvedOnly, "%s was intended, and the journal has no approval of it", what)
+	}
+	h.intents = append(h.intents, made)
+	h.open = append(h.open, &made.flight)
+}
+
+// joins says whether a call may be made beside all that is in flight: all of them only look.
+func (h *history) joins(made *intent) bool {
+	if len(h.open) == 0 || made.Name != toolLook {
+		return false
+	}
+	return !slices.ContainsFunc(h.open, func(f *flight) bool {
+		return !slices.ContainsFunc(h.intents, func(i *intent) bool { return &i.flight == f && i.Name == toolLook && i.Step == made.Step })
+	})
+}
+
+func (h *history) askedFor(i loop.Intent) bool {
+	if i.Step != len(h.steps) {
+		return false
+	}
+	return slices.ContainsFunc(h.steps[i.Step-1].Reply.ToolCalls, func(c model.ToolCall) bool { return c.ID == i.CallID && c.Name == i.Name })
+}
+
+// intentOf is the newest intent of a call.
+func (h *history) intentOf(step int, callID string) *intent {
+	for _, i := range slices.Backward(h.intents) {
+		if i.Step == step && i.CallID == callID {
+			return i
+		}
+	}
+	return nil
+}
+
+func (h *history) finished(e journal.Entry, f loop.Finish) {
+	what := fmt.Sprintf("call %q of %s in step %d", f.CallID, f.Name, f.Step)
+	if slices.ContainsFunc(h.finishes, func(b loop.Finish) bool { return b.Step == f.Step && b.CallID == f.CallID }) {
+		h.wrong(calledOnce, "%s has ended twice", what)
+	}
+	h.finishes = append(h.finishes, f)
+	i := h.intentOf(f.Step, f.CallID)
+	inFlight := i != nil && slices.Contains(h.open, &i.flight)
+	if i != nil {
+		i.outcome = f.Outcome
+	}
+	switch f.Outcome {
+	case loop.Unknown:
+		if i == nil || inFlight || i.repeatable() || f.Class != tool.OutcomeUnknown {
+			h.wrong(knownOutcomes, "the outcome of %s is called unknown, and no kill has cut it off", what)
+		}
+	case loop.Refused, loop.Reused:
+		// Only a denial has a call of these plans refused: its own, or that of another call of the tool.
+		if i != nil || f.Class != tool.Denied || !h.wasDenied(f.Name) {
+			h.wrong(wholeJournals, "%s was %s: %s", what, f.Outcome, f.Content)
+		}
+	case loop.Succeeded, loop.Failed:
+		if !inFlight {
+			h.wrong(knownOutcomes, "entry %d says that %s has %s, and it was not in flight", e.Seq, what, f.Outcome)
+			return
+		}
+		h.land(&i.flight)
+		if f.Outcome == loop.Failed {
+			h.wrong(knownOutcomes, "%s has failed: %s", what, f.Content)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package mcp
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestAServerThatKeepsChangingIsAskedLessAndLess has changes come at intervals after the server was asked.
+func TestAServerThatKeepsChangingIsAskedLessAndLess(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var pace settling
+	flood := func(times int, interval time.Duration) (last time.Duration) {
+		for range times {
+			last = pace.next(now)
+			pace.asked = now.Add(last)
+			now = pace.asked.Add(interval)
+		}
+		return last
+	}
+	for _, tc := range []struct {
+		reason   string
+		times    int
+		interval time.Duration
+		want     time.Duration
+	}{
+		{"the first is asked for soon", 1, 0, settle},
+		{"each one after that later", 3, 0, 8 * settle},
+		{"up to a bound", 10, 0, maxSettle},
+		{"which holds", 3, maxSettle, maxSettle},
+		{"a server that has changed less than that is asked soon", 2, 10 * maxSettle, settle},
+		{"and again", 5, time.Second, settle},
+	} {
+		if got := flood(tc.times, tc.interval); got != tc.want {
+			t.Errorf("waits %s, want %s: %s", got, tc.want, tc.reason)
+		}
+		if tc.interval == maxSettle {
+			now = now.Add(10 * maxSettle)
+		}
+	}
+}
+
+// TestAServerCannotHaveItsStreamAskedForAllTheTime has a server ask for what time it likes between connections.
+func TestAServerCannotHaveItsStreamAskedForAllTheTime(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		events   string
+		standing bool
+		rounds   int
+		atLeast  time.Duration
+		atMost   time.Duration
+	}{
+		"no time":       {"the pause grows while nothing arrives", "retry: 0\n\n", true, 20, 4 * time.Minute, 20 * time.Minute},
+		"with messages": {"a second at least", "retry: 0\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n", true, 20, 20 * time.Second, 30 * time.Second},
+		"long":          {"what it asks for", "retry: 25000\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n", true, 4, 100 * time.Second, 100 * time.Second},
+		"an answer":     {"its stream, too", "retry: 0\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n", false, 20, 2 * time.Second, 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &stream{ctx: t.Context(), wire: &wire{}, ex: &exchange{}, standing: tc.standing, pause: newPause()}
+				began := time.Now()
+				for range tc.rounds {
+					s.begin(io.NopCloser(strings.NewReader(tc.events)), maxNoticeBytes)
+					data, err := s.event()
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.handle(data)
+					s.sleep()
+				}
+				if got := time.Since(began); got < tc.atLeast || got > tc.atMost {
+					t.Errorf("%d connections within %s, want %s to %s: %s", tc.rounds, got, tc.atLeast, tc.atMost, tc.reason)
+				}
+			})
+		})
+	}
+}
+
+// TestLargeAnswersTakeTurns has more of them than there is room for.
+func TestLargeAnswersTakeTurns(t *testing.T) {
+	cut := func(error) {}
+	var held []*exchange
+	for range largeBytes / MaxResponseBytes {
+		ex := &exchange{}
+		_ = withExchange(t.Context(), ex)
+		for range 2 { // the second time is the same room
+			if err := ex.hold(t.Context(), MaxResponseBytes, cut); err != nil {
+				t.Fatal(err)
+			}
+		}
+		held = append(held, ex)
+	}
+	next := &exchange{}
+	gone, leave := context.WithCancel(withExchange(t.Context(), next))
+	leave()
+	s := &stream{ctx: gone, wire: &wire{}, ex: next, cancel: cut}
+	s.begin(io.NopCloser(strings.NewReader("data: "+strings.Repeat("x", 2*freeBytes)+"\n\n")), MaxResponseBytes)
+	if _, err := s.event(); !errors.Is(err, context.Canceled) {
+		t.Errorf("one more = %v, want it to wait until its call is over", err)
+	}
+	held[0].free()
+	held[0].free() // which is nothing
+	s.ctx, s.lines = t.Context(), bufio.NewReader(strings.NewReader("data: "+strings.Repeat("x", 2*freeBytes)+"\n\n"))
+	if data, err := s.event(); err != nil || len(data) != 2*freeBytes {
+		t.Errorf("one more when there is room = %d bytes, %v", len(data), err)
+	}
+	next.free()
+	for _, ex := range held {
+		ex.free()
+	}
+	if !large.TryAcquire(largeBytes) {
+		t.Fatal("room was not given back")
+	}
+	large.Release(largeBytes)
+}

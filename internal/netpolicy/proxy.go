@@ -1,0 +1,71 @@
+package netpolicy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// lookupTimeout bounds the resolution of a name that a proxy will resolve itself.
+const lookupTimeout = 2 * time.Second
+
+// Proxy returns a function for http.Transport.Proxy that takes the proxy from the environment (HTTPS_PROXY and the like). The
+// proxy's own address is judged by the dialer. A target is refused if it is written as an address that is refused or in a form
+// that only some read as an address, if it names the proxy itself, or if any address that its name has here is refused. Many
+// clusters cannot resolve the names of the outside: of a name without an address here the proxy decides, but for those under
+// .internal, by which clouds name their metadata services. The error is a *Refused or what the environment has wrong.
+func (p *Policy) Proxy() func(*http.Request) (*url.URL, error) {
+	return func(req *http.Request) (*url.URL, error) {
+		proxy, err := http.ProxyFromEnvironment(req)
+		if proxy == nil || err != nil {
+			return nil, err
+		}
+		if err := p.checkHost(req.Context(), req.URL.Hostname(), net.DefaultResolver.LookupNetIP); err != nil {
+			return nil, err
+		}
+		return proxy, nil
+	}
+}
+
+// checkHost judges a target of a proxy.
+func (p *Policy) checkHost(ctx context.Context, host string, lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)) error {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return p.Check(addr)
+	}
+	name := strings.ToLower(strings.TrimSuffix(host, "."))
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	switch {
+	case isNumber(last):
+		return &Refused{Host: host, Reason: "write it as an IPv4 address of four decimal numbers"}
+	case last == "localhost":
+		return &Refused{Host: host, Reason: "it is the proxy's own machine"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	addrs, err := lookup(ctx, "ip", name)
+	if err != nil && last == "internal" {
+		return &Refused{Host: host, Reason: "it is a name within a network that has no address here; name the host in NO_PROXY to reach it without the proxy"}
+	}
+	for _, addr := range addrs {
+		if refused, ok := errors.AsType[*Refused](p.Check(addr.Unmap())); ok {
+			refused.Host = host
+			return refused
+		}
+	}
+	return nil
+}
+
+// isNumber says whether the last label of a host has some read the whole as an IPv4 address, such as 127.1, 0x7f000001 or
+// 017700000001.
+func isNumber(label string) bool {
+	digits, set := label, "0123456789"
+	if strings.HasPrefix(label, "0x") {
+		digits, set = label[2:], "0123456789abcdef"
+	}
+	return label != "" && strings.Trim(digits, set) == ""
+}

@@ -1,0 +1,48 @@
+package netpolicy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+)
+
+func TestTargetsOfAProxy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		host   string
+		addrs  []string // that the name has here
+		want   string
+	}{
+		"outside":           {"", "api.example", []string{"93.184.216.34"}, ""},
+		"unknown":           {"the proxy alone resolves it", "api.example", nil, ""},
+		"one of many":       {"the proxy may take any", "api.example", []string{"93.184.216.34", "::ffff:169.254.169.254"}, `connections to "api.example" by way of a proxy are refused: of its address 169.254.169.254, it is an address of a cloud's metadata service; the manager's --tool-allow-cidrs=169.254.169.254/32 would allow it`},
+		"internal, known":   {"its address is what counts", "models.internal", []string{"10.0.0.1"}, ""},
+		"internal, unknown": {"it may be the proxy's cloud", "Metadata.google.internal.", nil, `connections to "Metadata.google.internal." by way of a proxy are refused: it is a name within a network that has no address here; name the host in NO_PROXY to reach it without the proxy`},
+		"localhost":         {"whatever it is here", "localhost", []string{"93.184.216.34"}, `connections to "localhost" by way of a proxy are refused: it is the proxy's own machine`},
+		"decimal":           {"it is read as an address there", "2130706433", nil, `connections to "2130706433" by way of a proxy are refused: write it as an IPv4 address of four decimal numbers`},
+		"a number in front": {"it is a name", "1.example", nil, ""},
+		"hex in a name":     {"it is a name", "0xcafe-g", nil, ""},
+		"an address":        {"", "169.254.169.254", nil, "connections to 169.254.169.254 are refused: it is an address of a cloud's metadata service; the manager's --tool-allow-cidrs=169.254.169.254/32 would allow it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := (*Policy)(nil).checkHost(t.Context(), tc.host, func(context.Context, string, string) (found []netip.Addr, err error) {
+				for _, addr := range tc.addrs {
+					found = append(found, netip.MustParseAddr(addr))
+				}
+				if found == nil {
+					err = &net.DNSError{Err: "no such host", IsNotFound: true}
+				}
+				return found, err
+			})
+			got := ""
+			if refused, ok := errors.AsType[*Refused](err); ok {
+				got = refused.Error()
+			}
+			if got != tc.want || (err == nil) != (tc.want == "") {
+				t.Errorf("%s: %v, want %q: %s", tc.host, err, tc.want, tc.reason)
+			}
+		})
+	}
+}

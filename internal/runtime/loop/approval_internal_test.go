@@ -1,0 +1,28 @@
+package loop
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// TestNobodyIsWaitedForWhenTheTimeHasRunOut between the plan and the question: a Turn that waits for nothing would wait for ever.
+func TestNobodyIsWaitedForWhenTheTimeHasRunOut(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
+	defer cancel()
+	in := Input{
+		State: &State{}, Limits: Limits{MaxToolCalls: 5}, Now: time.Now,
+		Tools: []tool.Tool{{Tool: prompt.Tool{Name: "send"}, RequiresApproval: true}},
+	}
+	open := []placed{{model.ToolCall{ID: "c", Name: "send", Arguments: "{}"}, 1}}
+	if err := in.await(ctx, 1, open); err != nil {
+		t.Errorf("await: %v, want the call to be planned again", err)
+	}
+	if p := in.plan(ctx, 1, open); len(p.records) != 1 {
+		t.Errorf("the plan has %d records, want the refusal of the call", len(p.records))
+	}
+}

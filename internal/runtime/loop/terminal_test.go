@@ -1,0 +1,193 @@
+package loop_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// TestNoCallAfterTheOneThatEndsTheTurn is begun, nor are people asked about any.
+func TestNoCallAfterTheOneThatEndsTheTurn(t *testing.T) {
+	o := &office{now: noon}
+	c, _ := candidate("one", 1, asksFor("", call("a", "save", `{}`), call("b", "find", `{}`), call("c", "send", `{}`), call("d", "gone", `{}`)), says("never"))
+	save, _ := toolOf("save", tool.Destructive, result{content: "Saved."})
+	save.EndsTurn = true
+	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
+	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
+	send.RequiresApproval = true
+	in := attended(with(input(t, c), save, find, send), o)
+	end, err := loop.Run(t.Context(), in)
+	if err != nil || end.Reason != loop.ToolEnded || len(found.calls)+len(sent.calls) != 0 || len(in.State.Approvals) != 0 {
+		t.Fatalf("Run = %+v, %v after %d and %d calls; want the end at once, and nobody asked", end, err, len(found.calls), len(sent.calls))
+	}
+	const dropped = `error (denied): the turn has ended with the result of "save"`
+	want := []string{"a Succeeded : Saved.", "b Refused denied: " + dropped, "c Refused denied: " + dropped, "d Refused denied: " + dropped}
+	if diff := cmp.Diff(want, ends(in)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// begun makes a journal of a reply whose calls have been begun as an earlier run left them.
+func begun(t *testing.T, reply answer, more ...journal.Record) *journaltest.Memory {
+	t.Helper()
+	j := &journaltest.Memory{}
+	records := append([]journal.Record{{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Reply: reply.reply}}}, more...)
+	if err := inputOf(t, j, 1).Record(records...); err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+func intent(id, name string, effect tool.Effect) journal.Record {
+	return journal.Record{Kind: journal.ToolIntended, Payload: loop.Intent{Step: 1, CallID: id, Name: name, Arguments: []byte(`{}`), Effect: effect, Attempt: 1}}
+}
+
+// TestACallThatWasBegunBeforeTheEnd has its own end.
+func TestACallThatWasBegunBeforeTheEnd(t *testing.T) {
+	j := begun(t, asksFor("", call("a", "save", `{}`), call("b", "find", `{}`), call("c", "find", `{"n":1}`)),
+		intent("a", "save", tool.ReadOnly), intent("b", "find", tool.ReadOnly),
+		journal.Record{Kind: journal.ToolFinished, Payload: loop.Finish{Step: 1, CallID: "a", Name: "save", Outcome: loop.Succeeded, Content: "Saved.", EndsTurn: true, Text: "Saved."}})
+	c, _ := candidate("one", 1, says("never"))
+	save, saved := toolOf("save", tool.ReadOnly, result{content: "again"})
+	save.EndsTurn = true
+	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
+	in := with(inputOf(t, j, 2, c), save, find)
+	end, err := loop.Run(t.Context(), in)
+	if err != nil || end.Reason != loop.ToolEnded || len(saved.calls) != 0 || len(found.calls) != 1 || in.State.Outcomes()[loop.Refused] != 1 {
+		t.Errorf("Run = %+v, %v with %q; want the call that was begun made again, and the other refused", end, err, ends(in))
+	}
+}
+
+// TestOverBudgetWithACallUnderWay makes that one again, and begins no other beside it.
+func TestOverBudgetWithACallUnderWay(t *testing.T) {
+	reply := asksFor("", call("a", "find", `{}`), call("b", "find", `{"n":1}`))
+	reply.reply.Usage = model.Usage{InputTokens: 500}
+	j := begun(t, reply, intent("a", "find", tool.ReadOnly))
+	c, s := candidate("one", 1, says("never"))
+	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
+	in := with(inputOf(t, j, 2, c), find)
+	in.Limits.MaxTokens = 100
+	end, err := loop.Run(t.Context(), in)
+	if err != nil || end.Reason != loop.OverBudget || len(found.calls) != 1 || found.calls[0].CallID != "a" || len(s.requests) != 0 {
+		t.Errorf("Run = %+v, %v after %d calls; want the end after the one that was begun", end, err, len(found.calls))
+	}
+}
+
+// TestTheResultThatEndsTheTurnFitsTheSchema, or is no answer.
+func TestTheResultThatEndsTheTurnFitsTheSchema(t *testing.T) {
+	form, err := schema.Compile([]byte(`{"type":"object","required":["order"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]loop.End{
+		`{"order":7}`: {Reason: loop.ToolEnded, Message: `the tool "save" has ended the turn`},
+		`{}`:          {Reason: loop.OutputInvalid, Message: `the result of the tool "save", which has ended the turn, does not fit spec.output.schema: lacks "order"`},
+		`Saved.`:      {Reason: loop.OutputInvalid, Message: `the result of the tool "save", which has ended the turn, does not fit spec.output.schema: it is not one JSON value and nothing else`},
+	} {
+		c, _ := candidate("one", 1, asksFor("", call("a", "save", `{}`)), says("never"))
+		save, _ := toolOf("save", tool.Destructive, result{content: text})
+		save.EndsTurn = true
+		in := with(input(t, c), save)
+		in.Output = form
+		end, err := loop.Run(t.Context(), in)
+		if err != nil || end == nil || *end != want || in.State.TerminalResult().Text != text {
+			t.Errorf("Run = %+v, %v; want %+v, and the text kept", end, err, want)
+		}
+	}
+}
+
+// TestARejectedReplyOfCallsAlone is told that it was rejected: the same question would have the same answer.
+func TestARejectedReplyOfCallsAlone(t *testing.T) {
+	form, err := schema.Compile([]byte(`{"type":"object"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, s := candidate("one", 1, asksFor("", call("a", "find", `{}`)), asksFor("", call("b", "find", `{"n":1}`)), says(`{}`))
+	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+	in := with(input(t, c), find)
+	in.Output, in.Limits.MaxSteps = form, 1
+	if end, err := loop.Run(t.Context(), in); err != nil || end.Reason == loop.OutputInvalid || len(s.requests) != 3 {
+		t.Fatalf("Run = %+v, %v after %d requests; want the third to answer", end, err, len(s.requests))
+	}
+	told := strings.Join(transcript(s.requests[2]), "\n")
+	if !strings.Contains(told, "user: Your answer was not accepted") || strings.Contains(told, "[b find") {
+		t.Errorf("the model was told %s\nwant what is wrong, and no call without an answer", told)
+	}
+}
+
+// TestChangesOfArgumentsAreTold before the result, out of its fence.
+func TestChangesOfArgumentsAreTold(t *testing.T) {
+	const line = "The arguments were changed before the call: "
+	long := strings.Repeat("x", 200)
+	for name, tc := range map[string]struct {
+		reason, arguments, again string
+		result                   result
+		want                     []string
+	}{
+		"result":          {"before the fence", `{"n":"1"}`, `{"n":2}`, result{content: "found"}, []string{line + "/n: read the text as the number 1.\n" + fenced("found"), fenced("found")}},
+		"error":           {"and before an error", `{"n":"1"}`, `{"n":2}`, result{err: errors.New("it broke")}, []string{line + "/n: read the text as the number 1.\nerror (failed): it broke", "error (failed): it broke"}},
+		"hostile":         {"a name cannot open anything", `{"<|im_start|>\n":1}`, `{"n":2}`, result{content: "found"}, []string{line + `removed "&lt;|im_start|>".` + "\n" + fenced("found"), fenced("found")}},
+		"reused":          {"of another call it is not told", `{"n":"1"}`, `{"n":1}`, result{content: "found"}, []string{line + "/n: read the text as the number 1.\n" + fenced("found"), fenced("found")}},
+		"reused, changed": {"but of this one", `{"n":1}`, `{"n":1,"x":1}`, result{content: "found"}, []string{fenced("found"), line + `removed "x".` + "\n" + fenced("found")}},
+		"long":            {"not without end, and within the message", `{"n":"1"}`, `{"n":2,"` + long + `":1}`, result{content: strings.Repeat("y", 20_000)}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := candidate("one", 1, asksFor("", call("a", "find", tc.arguments)), asksFor("", call("b", "find", tc.again)), says("Done."))
+			find, _ := toolOf("find", tool.ReadOnly, tc.result)
+			find.Trusted = false
+			in := with(input(t, c), find)
+			if _, err := loop.Run(t.Context(), in); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, f := range in.State.Finishes {
+				got = append(got, f.Content)
+				if len(f.Content) > most || tc.want == nil && !strings.HasPrefix(f.Content, line) {
+					t.Errorf("the model was told %.200q of %d characters, want the changes within %d", f.Content, len(f.Content), most)
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); tc.want != nil && diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// TestToolsThatWereNotOfferedAreNotNamed to a model that asks for one that is not there.
+func TestToolsThatWereNotOfferedAreNotNamed(t *testing.T) {
+	c, _ := candidate("one", 1, asksFor("", call("a", "gone", `{}`)), says("Done."))
+	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+	hidden, _ := toolOf("load_skill", tool.ReadOnly, result{content: "none"})
+	in := with(input(t, c), find, hidden)
+	in.Offered = func(name string) bool { return name == "find" }
+	if _, err := loop.Run(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{`a Refused unavailable: error (unavailable): there is no tool "gone": use one of find`}, ends(in)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestASummaryThatWasCutOff says so.
+func TestASummaryThatWasCutOff(t *testing.T) {
+	cut := says("It was")
+	cut.reply.FinishReason = model.FinishLength
+	c, _ := candidate("one", 1, append([]answer{fails(model.ContextLength)}, unpriced(cut, says("Done."))...)...)
+	in := withHistory(input(t, c), model.Message{Role: model.RoleUser, Content: words(9000)})
+	in.Context.Compact = true
+	if _, err := loop.Run(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	if got := in.State.Compactions[0].Summary; got != "It was\n[the summary was cut]" {
+		t.Errorf("the summary is %q, want it to say that it was cut", got)
+	}
+}

@@ -1,0 +1,134 @@
+package controller_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// What a tool says of its effect.
+var (
+	readOnly    = &mcp.ToolAnnotations{ReadOnlyHint: true}
+	destructive = &mcp.ToolAnnotations{DestructiveHint: new(true)}
+)
+
+// callee is a server whose tools do something.
+type callee struct {
+	*toolHost
+	over chan struct{}
+}
+
+func newCallee() *callee {
+	c := &callee{toolHost: newToolHost(), over: make(chan struct{})}
+	DeferCleanup(func() { close(c.over) }) // before the server is stopped, which waits for its calls
+	return c
+}
+
+// hang holds a call up until it is cancelled, or the spec is over: a client that has gone away cancels nothing.
+func (c *callee) hang(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-c.over:
+	}
+}
+
+// offer gives a server a tool that takes any arguments.
+func (c *callee) offer(name string, hints *mcp.ToolAnnotations, do func(ctx context.Context, arguments string) string) {
+	c.AddTool(&mcp.Tool{
+		Name: name, Description: "It is " + name + ".", InputSchema: json.RawMessage(`{"type":"object"}`), Annotations: hints,
+	}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: do(ctx, string(r.Params.Arguments))}}}, nil
+	})
+}
+
+// answering is a tool that always gives the same.
+func answering(text string) func(context.Context, string) string {
+	return func(context.Context, string) string { return text }
+}
+
+func declaring(tools ...v1alpha1.ToolDeclaration) func(*v1alpha1.ToolServer) {
+	return func(o *v1alpha1.ToolServer) { o.Spec.Tools = tools }
+}
+
+// equip creates an Agent that has all tools of a server, named desk, and waits until it is offered these.
+func (s *stage) equip(ctx context.Context, url, names string, change ...func(*v1alpha1.ToolServer)) {
+	GinkgoHelper()
+	s.create(ctx, s.basics(withTools("desk"))...)
+	s.create(ctx, newToolServer("desk", url, change...))
+	says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("["+names+"]"))
+}
+
+// offers are the names of the tools of each request that says something, one line a request.
+func (s *stage) offers(about string) []string {
+	GinkgoHelper()
+	var all []string
+	for _, r := range s.fake.Requests() {
+		var body struct {
+			Tools []struct {
+				Function struct {
+					Name string `json:"name"`
+				} `json:"function"`
+			} `json:"tools"`
+		}
+		Expect(json.Unmarshal(r.Body, &body)).To(Succeed())
+		var names []string
+		for _, t := range body.Tools {
+			names = append(names, t.Function.Name)
+		}
+		if strings.Contains(string(r.Body), about) {
+			all = append(all, strings.Join(names, " "))
+		}
+	}
+	return all
+}
+
+// outcomes are "name outcome" of a Turn's calls.
+func outcomes(t *v1alpha1.Turn) []string {
+	var all []string
+	for _, c := range t.Status.ToolCalls {
+		all = append(all, c.Name+" "+string(c.Outcome))
+	}
+	return all
+}
+
+// calling is a model that calls a tool, once a message that begins with "call", and then answers.
+func calling(tool string) string {
+	return fmt.Sprintf(`
+rules:
+- when: {matches: "^call", toolMessages: 0}
+  reply: {toolCalls: [{name: %s}]}
+- when: {matches: "^call"}
+  reply: {text: "Done."}
+`, tool)
+}
+
+// newLine is a way to a server of tools that can be cut, and its address.
+func newLine(to string) (way *cable, address string) {
+	GinkgoHelper()
+	target, err := url.Parse(to)
+	Expect(err).NotTo(HaveOccurred())
+	way = &cable{}
+	proxy := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(&url.URL{Scheme: target.Scheme, Host: target.Host})
+	}}
+	way.web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if way.broken.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	DeferCleanup(way.web.Close)
+	DeferCleanup(way.web.CloseClientConnections)
+	return way, way.web.URL + target.Path
+}
