@@ -93,7 +93,7 @@ type TurnStatus struct {
 	// +kubebuilder:validation:MaxItems=25
 	PendingApprovals []PendingApproval `json:"pendingApprovals,omitempty"`
 
-	// awaitedTurns are the names of the Turns of sub-agents that this one waits for.
+	// awaitedTurns are the names of the Turns of sub-agents that this one waits for, or waited for last, until it ends.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=25

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shopspring/decimal"
 
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -98,8 +99,11 @@ func (r *run) knownCost() (known decimal.Decimal) {
 		}
 	}
 	for spent := range r.past.loop.SubAgents {
-		if spent.Cost != nil {
+		switch {
+		case spent.Cost != nil:
 			known = known.Add(spent.Cost.Amount)
+		case spent.Known != nil:
+			known = known.Add(*spent.Known)
 		}
 	}
 	return known
@@ -139,6 +143,10 @@ func exchanged(s *loop.State, result *Result) []model.Message {
 	switch n := len(all); {
 	case n > 0 && all[n-1].Role == model.RoleAssistant && len(all[n-1].ToolCalls) == 0:
 		all[n-1].Content = result.Text
+	case result.Stop == StopToolEnded:
+		// A tool has written it: as a message of the assistant it must not say more than the tool's own message, which is fenced.
+		text, _ := fence.Cap(result.Text, loop.MaxToolMessage)
+		all = append(all, model.Message{Role: model.RoleAssistant, Content: fence.Neutral(text, "")})
 	case result.Text != "":
 		all = append(all, model.Message{Role: model.RoleAssistant, Content: result.Text})
 	}
