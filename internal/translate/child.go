@@ -70,7 +70,7 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 		},
 		Spec: v1alpha1.TurnSpec{
 			AgentRef: v1alpha1.ObjectReference{Name: c.Agent}, Message: message, Depth: &depth, WebMode: p.Spec.WebMode,
-			Limits: childLimits(c.Left),
+			Limits: childLimits(c.Left, v1alpha1.Timeout(limits...)),
 		},
 	}
 	child.Spec.Limits.MaxDepth = new(int32(v1alpha1.MaxDepth(limits...)))                                    //nolint:gosec // because it is at most 8
@@ -99,9 +99,9 @@ func tooLong() error {
 }
 
 // childLimits are what a Turn has left, as the limits of a child. It can take no more than that, and waits no longer for its
-// start.
-func childLimits(left tool.Left) *v1alpha1.Limits {
-	seconds := int32(min(max(1, int64(left.Time/time.Second)), maxTimeoutSeconds))
+// start. By clocks that differ a Turn may seem to have more time left than it ever had.
+func childLimits(left tool.Left, most time.Duration) *v1alpha1.Limits {
+	seconds := int32(min(max(1, int64(min(left.Time, most)/time.Second)), maxTimeoutSeconds))
 	out := &v1alpha1.Limits{TimeoutSeconds: &seconds, StartingDeadlineSeconds: &seconds}
 	if left.Tokens != nil {
 		out.MaxTokens = new(min(max(1, *left.Tokens), maxTurnTokens))
@@ -140,11 +140,12 @@ func SameChild(t, wanted, parent *v1alpha1.Turn) bool {
 	return equality.Semantic.DeepEqual(lasting(t), lasting(wanted))
 }
 
-// lasting is what is the same however often a call is made. Somebody may suspend or cancel any Turn, and say
-// how long it is kept.
+// lasting is what is the same however often a call is made, with the defaults that the API server gives. Somebody may suspend
+// or cancel any Turn, and say how long it is kept.
 func lasting(t *v1alpha1.Turn) v1alpha1.TurnSpec {
 	s := t.Spec
-	s.Limits, s.DesiredState, s.TTLSecondsAfterFinished, s.Execution = nil, "", nil, cmp.Or(s.Execution, v1alpha1.ExecutionRun)
+	s.Limits, s.DesiredState, s.TTLSecondsAfterFinished = nil, "", nil
+	s.Execution, s.Citations = cmp.Or(s.Execution, v1alpha1.ExecutionRun), cmp.Or(s.Citations, v1alpha1.CitationsShow)
 	return s
 }
 

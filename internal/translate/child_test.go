@@ -170,6 +170,7 @@ func TestSameChild(t *testing.T) {
 		"itself": {"as it was made", func(*v1alpha1.Turn) {}, true},
 		"stored": {"with defaults, suspended, kept for a day", func(t *v1alpha1.Turn) {
 			t.Spec.Execution, t.Spec.DesiredState, t.Spec.TTLSecondsAfterFinished = v1alpha1.ExecutionRun, v1alpha1.DesiredStateSuspended, new(int32(86400))
+			t.Spec.Citations = v1alpha1.CitationsShow
 		}, true},
 		"other limits": {"more was left then, and the Agent has lowered its bound", func(t *v1alpha1.Turn) {
 			t.Spec.Limits.TimeoutSeconds, t.Spec.Limits.StartingDeadlineSeconds, t.Spec.Limits.ApprovalTimeoutSeconds = new(int32(9)), new(int32(9)), new(int32(90))

@@ -98,6 +98,7 @@ func TestStructuredAnswers(t *testing.T) {
 		"in a block":    {"a code block is no part of it", []answer{says("```json\n{\"order\":7}\n```")}, nil, turn.StopCompleted, "```json\n{\"order\":7}\n```", `{"order":7}`, 1},
 		"at last":       {"it is sent back", []answer{says("Seven."), says(`{"order":"7"}`), says(`{"order":7}`)}, nil, turn.StopCompleted, `{"order":7}`, `{"order":7}`, 3},
 		"never":         {"at most twice; the text is kept", []answer{says("Seven.")}, nil, turn.StopOutputInvalid, "Seven.", "", 3},
+		"never, JSON":   {"what does not fit is no data", []answer{says(`{"order":"x"}`)}, nil, turn.StopOutputInvalid, `{"order":"x"}`, "", 3},
 		"not asked for": {"JSON alone is a text", []answer{says(`{"order":7}`)}, func(in *turn.Input) { in.Output = nil }, turn.StopCompleted, `{"order":7}`, "", 1},
 		"out of steps": {
 			"the best answer fits as well",

@@ -236,6 +236,9 @@ func TestTheEndOfARunDuringAContextPack(t *testing.T) {
 					in.Toolbox.(*box).offers = nil // what the Turn has is in the journal
 					result = mustRun(t, j, in)
 				}
+				if n := len(payloads[tool.Exposure](t, j, journal.ToolsExposed)); n != 1 || b.asked != 1 {
+					t.Errorf("tools were exposed %d times and the toolbox asked %d times, want once, whatever the runs", n, b.asked)
+				}
 				f := payloads[loop.Finish](t, j, journal.ToolFinished)[0]
 				if result.Stop != tc.stop || called != tc.calls || f.Outcome != tc.outcome {
 					t.Errorf("%s after %d calls that %s, want %s, %d, %s: %s", result.Stop, called, f.Outcome, tc.stop, tc.calls, tc.outcome, tc.reason)

@@ -296,7 +296,7 @@ func TestRunsAreDistinguishable(t *testing.T) {
 	}
 }
 
-// TestAJournalOfAnOlderVersion says nothing of the beginning of a run, of what the Turn has of tools, nor of costs.
+// TestAJournalOfAnOlderVersion says nothing of the beginning of a run, of what the Turn has of tools, of its number, nor of costs.
 func TestAJournalOfAnOlderVersion(t *testing.T) {
 	from, want := whole(t)
 	j := &journaltest.Memory{}
@@ -307,6 +307,7 @@ func TestAJournalOfAnOlderVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 		delete(payload, "cost")
+		delete(payload, "number")
 		e.Payload = []byte(asJSON(t, payload))
 		if err := j.Append(t.Context(), "uid", e); err != nil {
 			t.Fatal(err)
@@ -314,7 +315,7 @@ func TestAJournalOfAnOlderVersion(t *testing.T) {
 	}
 	c, s := candidate("p0", 2, says("never asked"))
 	in := input(c)
-	in.Epoch = 2
+	in.Epoch, in.ReflectEvery = 2, 1
 	result, err := engine(j).Run(t.Context(), in)
 	if err != nil || s.asked() != 0 || result.Counts.Resumes != 1 || result.Text != want.Text {
 		t.Fatalf("Run = %+v, %v after %d requests; want what the earlier run was told, as of a second run", result, err, s.asked())
