@@ -135,7 +135,7 @@ func TestLimitsOfAChildAreWithinTheSchema(t *testing.T) {
 	}{
 		"nothing":  {"the least there can be", tool.Left{Tokens: new(int64(0)), Cost: new(decimal.Zero)}, 1, 1, "0.0000000001"},
 		"negative": {"the least there can be", tool.Left{Time: -time.Hour, Tokens: new(int64(-5)), Cost: new(decimal.NewFromInt(-1))}, 1, 1, "0.0000000001"},
-		"too much": {"the most there can be", tool.Left{Time: 1000 * time.Hour, Tokens: new(int64(1 << 50)), Cost: new(decimal.New(1, 20))}, 86400, 1e9, "999999999999.9999999999"},
+		"too much": {"the whole time of the parent, and the most there can be", tool.Left{Time: 1000 * time.Hour, Tokens: new(int64(1 << 50)), Cost: new(decimal.New(1, 20))}, 60, 1e9, "999999999999.9999999999"},
 		"digits":   {"ten after the point", tool.Left{Time: time.Minute, Tokens: new(int64(7)), Cost: new(decimal.RequireFromString("0.123456789012"))}, 60, 7, "0.123456789"},
 	} {
 		t.Run(name, func(t *testing.T) {
