@@ -94,6 +94,10 @@ func (w *wire) post(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if call, ok := message.(*jsonrpc.Request); ok && call.IsCall() {
+		if call.Method != "tools/call" { // all others may be sent again, where a connection turns out to be closed: net/http does so then
+			req = req.Clone(req.Context())
+			req.Header["X-Idempotency-Key"] = nil // a mark for net/http, which sends no such header
+		}
 		return w.call(req, body, call.ID)
 	}
 	ctx, cancel := w.bound(req.Context(), noticeTimeout)
