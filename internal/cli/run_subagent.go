@@ -2,13 +2,10 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -91,17 +88,7 @@ type subAgent struct {
 
 // Call makes the child, or finds it, and returns its answer, or a *tool.Pending while it has none.
 func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
-	var arguments struct {
-		Task    string `json:"task"`
-		Context string `json:"context"`
-	}
-	if err := json.Unmarshal(c.Arguments, &arguments); err != nil {
-		return tool.Result{}, &tool.Error{Class: tool.InvalidArguments, Message: `the arguments must be {"task": "...", "context": "..."}, with context left out if there is none`, Err: err}
-	}
-	t, err := translate.Child(translate.ChildCall{
-		Parent: s.parent.turn, Caller: s.parent.agent, Agent: s.agent, Step: c.Step, CallID: c.CallID,
-		Task: arguments.Task, Context: arguments.Context, Left: c.Left,
-	})
+	t, err := translate.ChildOf(s.parent.turn, s.parent.agent, s.agent, c)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -112,7 +99,7 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	case child.result == nil:
 		return tool.Result{}, &tool.Pending{Turn: t.Name}
 	}
-	return child.outcome()
+	return translate.ChildResult(child.turn, child.result.Text)
 }
 
 // child is the work of a call, the same when the call is made again.
@@ -141,18 +128,4 @@ func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (*work, error) {
 	}
 	s.parent.children[t.Name] = w
 	return w, nil
-}
-
-// outcome is what became of a child.
-func (w *work) outcome() (tool.Result, error) {
-	spent := translate.Spent(w.turn)
-	end := meta.FindStatusCondition(w.turn.Status.Conditions, v1alpha1.ConditionSucceeded)
-	if end.Status == metav1.ConditionTrue {
-		return tool.Result{Content: w.result.Text, Spent: spent}, nil
-	}
-	message := fmt.Sprintf("the sub-agent did not succeed (%s): %s", end.Reason, end.Message)
-	if w.result.Text != "" {
-		message += "\nIts answer by then:\n" + w.result.Text
-	}
-	return tool.Result{Spent: spent}, &tool.Error{Class: tool.Failed, Message: message}
 }

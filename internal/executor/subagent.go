@@ -2,7 +2,6 @@ package executor
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,8 +9,6 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -35,7 +32,7 @@ type subAgent struct {
 // journal is away it is tried again until ctx ends. Where nobody knows by then whether the child was made, or what it has
 // answered, the call is pending, too: the controller wakes the parent, and the next attempt looks.
 func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
-	wanted, err := s.child(c)
+	wanted, err := translate.ChildOf(s.parent, s.caller, s.agent, c)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -54,20 +51,6 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 		return result, &tool.Pending{Turn: wanted.Name}
 	}
 	return result, err
-}
-
-// child is the Turn that a call asks for.
-func (s *subAgent) child(c tool.Call) (*v1alpha1.Turn, error) {
-	var arguments struct {
-		Task    string `json:"task"`
-		Context string `json:"context"`
-	}
-	if err := json.Unmarshal(c.Arguments, &arguments); err != nil {
-		return nil, &tool.Error{Class: tool.InvalidArguments, Message: `the arguments must be {"task": "...", "context": "..."}, with context left out if there is none`, Err: err}
-	}
-	return translate.Child(translate.ChildCall{
-		Parent: s.parent, Caller: s.caller, Agent: s.agent, Step: c.Step, CallID: c.CallID, Task: arguments.Task, Context: arguments.Context, Left: c.Left,
-	})
 }
 
 // attempt makes the child or finds it. Errors that are no *tool.Error and no *tool.Pending are those of the API server and of
@@ -120,22 +103,13 @@ func (s *subAgent) find(ctx context.Context, wanted *v1alpha1.Turn) (tool.Result
 	return s.outcome(ctx, child)
 }
 
-// outcome is what became of a child. What it took counts in any case.
+// outcome is what became of a child. What it took counts also where its answer cannot be read.
 func (s *subAgent) outcome(ctx context.Context, child *v1alpha1.Turn) (tool.Result, error) {
-	spent := translate.Spent(child)
-	text, err := s.answer(ctx, child)
+	answer, err := s.answer(ctx, child)
 	if err != nil {
-		return tool.Result{Spent: spent}, err
+		return tool.Result{Spent: translate.Spent(child)}, err
 	}
-	end := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConditionSucceeded)
-	if end.Status == metav1.ConditionTrue {
-		return tool.Result{Content: text, Spent: spent}, nil
-	}
-	message := fmt.Sprintf("the sub-agent did not succeed (%s): %s", end.Reason, end.Message)
-	if text != "" {
-		message += "\nIts answer by then:\n" + text
-	}
-	return tool.Result{Spent: spent}, &tool.Error{Class: tool.Failed, Message: message}
+	return translate.ChildResult(child, answer)
 }
 
 // answer of a child, whole: its status may have the beginning alone.

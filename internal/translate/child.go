@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/shopspring/decimal"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -43,6 +45,38 @@ type ChildCall struct {
 	Task, Context string
 	// Left is what the parent may still take.
 	Left tool.Left
+}
+
+// ChildOf returns the Turn that a call of an Agent is, by a parent and its Agent. The error, a *tool.Error, says what is wrong
+// with the arguments.
+func ChildOf(parent *v1alpha1.Turn, caller *v1alpha1.Agent, agent string, c tool.Call) (*v1alpha1.Turn, error) {
+	var arguments struct {
+		Task    string `json:"task"`
+		Context string `json:"context"`
+	}
+	if err := json.Unmarshal(c.Arguments, &arguments); err != nil {
+		return nil, &tool.Error{
+			Class: tool.InvalidArguments, Message: `the arguments must be {"task": "...", "context": "..."}, with context left out if there is none`, Err: err,
+		}
+	}
+	return Child(ChildCall{
+		Parent: parent, Caller: caller, Agent: agent, Step: c.Step, CallID: c.CallID, Task: arguments.Task, Context: arguments.Context, Left: c.Left,
+	})
+}
+
+// ChildResult is what the caller of a child that has ended is told, by its whole answer. What it took counts in any case. The
+// error, a *tool.Error, is that of a child that did not succeed.
+func ChildResult(child *v1alpha1.Turn, answer string) (tool.Result, error) {
+	spent := Spent(child)
+	end := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConditionSucceeded)
+	if end.Status == metav1.ConditionTrue {
+		return tool.Result{Content: answer, Spent: spent}, nil
+	}
+	message := fmt.Sprintf("the sub-agent did not succeed (%s): %s", end.Reason, end.Message)
+	if answer != "" {
+		message += "\nIts answer by then:\n" + answer
+	}
+	return tool.Result{Spent: spent}, &tool.Error{Class: tool.Failed, Message: message}
 }
 
 // Child returns the Turn that a call of a sub-agent is. It has the same name when the call is made again. The error, a

@@ -17,6 +17,8 @@ const (
 	MessageStepLimit = "step_limit"
 	// MessageReflection asks to check a draft.
 	MessageReflection = "reflection"
+	// MessageViolations says why an answer does not fit the schema.
+	MessageViolations = "output_violations"
 )
 
 // conversation lines up what a model is told: the prompt, notes of the loop before the user's message, and what was said since.

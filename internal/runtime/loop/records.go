@@ -114,7 +114,7 @@ func (s *State) exchange(step Step) []model.Message {
 	}
 	all = append(all, results...)
 	if r := s.rejections[step.Step]; r != nil {
-		all = append(all, model.Message{Role: model.RoleUser, Name: "output_violations", Content: r.Message})
+		all = append(all, model.Message{Role: model.RoleUser, Name: MessageViolations, Content: r.Message})
 	}
 	return all
 }

@@ -126,15 +126,12 @@ func sumOf(r finalize.Record, subs *SubAgents) *finalize.Cost {
 	return &finalize.Cost{Amount: own.Add(theirs).String(), Currency: r.Cost.Currency}
 }
 
-// outputViolations is the name of the message that says why an answer does not fit the schema.
-const outputViolations = "output_violations"
-
 // exchanged is what was said after the user's message, as later Turns are told it: without drafts that did not fit a schema,
 // and with the answer at the end, whoever gave it.
 func exchanged(s *loop.State, result *Result) []model.Message {
 	var all []model.Message
 	for _, m := range s.Messages() {
-		if m.Name == outputViolations {
+		if m.Name == loop.MessageViolations {
 			all = all[:max(0, len(all)-1)]
 			continue
 		}
