@@ -193,7 +193,7 @@ func TestASubAgentThatFailsIsDataForTheModel(t *testing.T) {
 	_, url := fake(t, strings.Replace(delegated, `{text: "Done as asked."}`, `{text: half, finishReason: length}`, 1))
 	tools := serveTools(t, "")
 	got := capstan(t, "run", "-f", delegating(t, tools.url).written(t, url), "--approve=all").mustEnd(t, cli.ExitOK)
-	mustSay(t, got.out, "The closer said: error (failed): the sub-agent did not succeed (OutputInvalid): ", "Its answer by then: half")
+	mustSay(t, got.out, "The closer said: error (failed): the sub-agent did not succeed (OutputInvalid)\n<tool-output ", "\nIts answer by then:\nhalf\n</tool-output ")
 }
 
 func TestAToolServerThatIsAwayIsTold(t *testing.T) {

@@ -112,8 +112,8 @@ func TestWhatBecameOfASubAgent(t *testing.T) {
 			if diff := cmp.Diff(tool.Result{Content: tc.want, Spent: spent}, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
-			if failure := tool.AsError(cmpError(err)); failure.Message != tc.failure || (err != nil && failure.Class != tool.Failed) {
-				t.Errorf("error %s: %q, want %q", failure.Class, failure.Message, tc.failure)
+			if failure := tool.AsError(cmpError(err)); failure.Error() != tc.failure || (err != nil && failure.Class != tool.Failed) {
+				t.Errorf("error %s: %q, want %q", failure.Class, failure.Error(), tc.failure)
 			}
 		})
 	}

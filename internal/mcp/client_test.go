@@ -126,7 +126,7 @@ func TestASlowCallEndsWithItsContext(t *testing.T) {
 			defer cancel()
 			_, err := call(ctx, c, "wait", `{}`)
 			if e := tool.AsError(err); e.Class != tc.want {
-				t.Errorf("Call = %s %q, want %s: %s", e.Class, e.Message, tc.want, tc.reason)
+				t.Errorf("Call = %s %q, want %s: %s", e.Class, e.Error(), tc.want, tc.reason)
 			}
 			select {
 			case <-told:
@@ -158,10 +158,10 @@ func TestAClientThatIsClosedEndsItsCalls(t *testing.T) {
 	<-begun
 	c.Close()
 	if e := tool.AsError(<-failed); e.Class != tool.OutcomeUnknown {
-		t.Errorf("the call ended with %s %q, want OutcomeUnknown: it was under way", e.Class, e.Message)
+		t.Errorf("the call ended with %s %q, want OutcomeUnknown: it was under way", e.Class, e.Error())
 	}
 	if e := failure(t, c, "wait"); e.Class != tool.Unavailable {
-		t.Errorf("a later call ended with %s %q, want Unavailable: it was not made", e.Class, e.Message)
+		t.Errorf("a later call ended with %s %q, want Unavailable: it was not made", e.Class, e.Error())
 	}
 }
 

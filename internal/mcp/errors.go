@@ -35,16 +35,24 @@ const (
 	Protocol Kind = "Protocol"
 )
 
-// Error says why a server cannot be used. Its message is one line, of a few hundred characters, without credentials.
+// Error says why a server cannot be used, on one line of a few hundred characters, without credentials.
 type Error struct {
-	Kind    Kind
+	Kind Kind
+	// Message is Capstan's own word.
 	Message string
+	// Said is what the other side has said, or the network; may be empty.
+	Said string
 	// Err is the cause, and may hold credentials: it is not for messages.
 	Err error
 }
 
-// Error returns the message.
-func (e *Error) Error() string { return e.Message }
+// Error returns the message, and what the other side has said.
+func (e *Error) Error() string {
+	if e.Said == "" {
+		return e.Message
+	}
+	return e.Message + ": " + e.Said
+}
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
@@ -54,33 +62,33 @@ func (c *Client) discovery(ctx context.Context, err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	as := func(kind Kind, format string, args ...any) *Error {
-		return &Error{Kind: kind, Message: fmt.Sprintf(format, args...), Err: err}
+	as := func(kind Kind, message, said string) *Error {
+		return &Error{Kind: kind, Message: message, Said: c.redactor.Line(said, maxDetail), Err: err}
 	}
 	if said, ok := errors.AsType[*statusError](err); ok {
-		return &Error{Kind: kindOf(said.status), Message: c.statusMessage(said), Err: err}
+		return as(kindOf(said.status), c.statusMessage(said), said.detail)
 	}
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
-		return as(Unreachable, "%s", refused)
+		return as(Unreachable, refused.Error(), "")
 	}
 	switch {
 	case errors.Is(err, errLimit):
-		return as(Protocol, "%s", c.redactor.Line(err.Error(), maxDetail))
+		return as(Protocol, c.redactor.Line(err.Error(), maxDetail), "")
 	case errors.Is(err, netpolicy.ErrRedirect):
-		return as(Protocol, "the server redirects to another address: set mcp.url to the final one")
+		return as(Protocol, "the server redirects to another address: set mcp.url to the final one", "")
 	case errors.Is(err, errTooLong), errors.Is(err, errProtocol):
-		return as(Protocol, "what answers at mcp.url is not an MCP server over streamable HTTP (%s): check its path", rootOf(err))
+		return as(Protocol, fmt.Sprintf("what answers at mcp.url is not an MCP server over streamable HTTP (%s): check its path", rootOf(err)), "")
 	case isTrust(err):
-		return as(Unreachable, "the server's certificate is not trusted: %s", c.redactor.Line(rootCause(err), maxDetail))
+		return as(Unreachable, "the server's certificate is not trusted", rootCause(err))
 	case errors.Is(err, ErrClosed):
-		return as(Unreachable, "the connection was ended")
+		return as(Unreachable, "the connection was ended", "")
 	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return as(Unreachable, "no answer within %s", c.cfg.ConnectTimeout)
+		return as(Unreachable, fmt.Sprintf("no answer within %s", c.cfg.ConnectTimeout), "")
 	}
 	if said, ok := errors.AsType[*jsonrpc.Error](err); ok && !isTransport(err) {
-		return as(Protocol, "the server answers with an error (%d): %s", said.Code, c.redactor.Line(said.Message, maxDetail))
+		return as(Protocol, fmt.Sprintf("the server answers with an error (%d)", said.Code), said.Message)
 	}
-	return as(Unreachable, "the connection to the server failed: %s", c.redactor.Line(rootCause(err), maxDetail))
+	return as(Unreachable, "the connection to the server failed", rootCause(err))
 }
 
 func kindOf(status int) Kind {
@@ -94,28 +102,27 @@ func kindOf(status int) Kind {
 }
 
 func (c *Client) statusMessage(e *statusError) string {
-	detail := ""
-	if text := c.redactor.Line(e.detail, maxDetail); text != "" {
-		detail = ": " + text
-	}
 	switch kindOf(e.status) {
 	case Refused:
 		check := "whether the server needs a token: the ToolServer has no credentialsRef"
 		if c.cfg.CredentialsFrom != "" {
 			check = c.cfg.CredentialsFrom
 		}
-		return fmt.Sprintf("the server refused the credentials (HTTP %d): check %s%s", e.status, check, detail)
+		return fmt.Sprintf("the server refused the credentials (HTTP %d): check %s", e.status, check)
 	case Unreachable:
-		return fmt.Sprintf("the server failed (HTTP %d)%s", e.status, detail)
+		return fmt.Sprintf("the server failed (HTTP %d)", e.status)
 	case Protocol:
 	}
-	return fmt.Sprintf("the server refused the request (HTTP %d): check the path of mcp.url%s", e.status, detail)
+	return fmt.Sprintf("the server refused the request (HTTP %d): check the path of mcp.url", e.status)
 }
 
 // failure says what has become of a call without a response.
 func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Error {
 	as := func(class tool.Class, format string, args ...any) *tool.Error {
 		return &tool.Error{Class: class, Message: c.prefix() + fmt.Sprintf(format, args...), Err: err}
+	}
+	withStatus := func(class tool.Class, said *statusError) *tool.Error {
+		return &tool.Error{Class: class, Message: c.prefix() + c.statusMessage(said), Said: c.redactor.Line(said.detail, maxDetail), Err: err}
 	}
 	said, refused := errors.AsType[*statusError](err)
 	switch {
@@ -126,19 +133,20 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 	case ctx.Err() != nil:
 		return as(tool.OutcomeUnknown, "the call was cancelled while it was under way")
 	case refused && kindOf(said.status) == Refused:
-		return as(tool.Denied, "%s", c.statusMessage(said))
+		return withStatus(tool.Denied, said)
 	case errors.Is(err, errMoved):
 		return as(tool.OutcomeUnknown, "%s", errMoved)
 	case errors.Is(err, netpolicy.ErrRedirect), errors.Is(err, errSession):
 		return as(tool.Unavailable, "%s, and the call was not made", rootOf(err))
 	case !ex.sent.Load():
-		return as(tool.Unavailable, "%s", c.discovery(ctx, err).Message)
+		failure := c.discovery(ctx, err)
+		return &tool.Error{Class: tool.Unavailable, Message: c.prefix() + failure.Message, Said: failure.Said, Err: err}
 	case refused && (isFailure(said.status) || said.status == http.StatusFound || said.status == http.StatusSeeOther):
-		return as(tool.OutcomeUnknown, "%s", c.statusMessage(said))
+		return withStatus(tool.OutcomeUnknown, said)
 	case refused && said.status == http.StatusBadRequest:
-		return as(tool.Failed, "%s", c.statusMessage(said))
+		return withStatus(tool.Failed, said)
 	case refused:
-		return as(tool.Unavailable, "%s", c.statusMessage(said))
+		return withStatus(tool.Unavailable, said)
 	case errors.Is(err, errTooLong), errors.Is(err, errProtocol):
 		return as(tool.OutcomeUnknown, "%s", rootOf(err))
 	}
@@ -166,7 +174,7 @@ func (c *Client) answered(name string, said *jsonrpc.Error) *tool.Error {
 	case said.Code == jsonrpc.CodeInvalidParams:
 		class = tool.InvalidArguments
 	}
-	return &tool.Error{Class: class, Message: c.prefix() + c.redactor.Text(said.Message, maxMessage), Err: said}
+	return &tool.Error{Class: class, Message: c.prefix() + "it answers the call with an error", Said: c.redactor.Text(said.Message, maxMessage), Err: said}
 }
 
 // isUnknown says whether a server means by a message that it has no such tool. The protocol has no code for that.
@@ -191,9 +199,9 @@ func (c *Client) reported(name, text string) *tool.Error {
 		}
 	}
 	if text = c.redactor.Text(text, maxMessage); strings.TrimSpace(text) == "" {
-		text = "the tool failed and does not say why"
+		return &tool.Error{Class: class, Message: "the tool failed and does not say why"}
 	}
-	return &tool.Error{Class: class, Message: text}
+	return &tool.Error{Class: class, Message: "the tool failed", Said: text}
 }
 
 // isTrust says whether a connection failed because of the server's certificate.

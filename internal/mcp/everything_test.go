@@ -112,10 +112,10 @@ func TestEverythingIsKilledAndComesBack(t *testing.T) {
 	}
 	server.Kill()
 	if e := tool.AsError(<-broken); e.Class != tool.OutcomeUnknown {
-		t.Errorf("the call that was under way = %s %q, want an unknown outcome", e.Class, e.Message)
+		t.Errorf("the call that was under way = %s %q, want an unknown outcome", e.Class, e.Error())
 	}
 	if e := failure(t, c, "echo"); e.Class != tool.Unavailable {
-		t.Errorf("a call of a dead server = %s %q, want Unavailable: it was not made", e.Class, e.Message)
+		t.Errorf("a call of a dead server = %s %q, want Unavailable: it was not made", e.Class, e.Error())
 	}
 	server.Resume()
 	now.advance(time.Minute)

@@ -123,8 +123,8 @@ func TestFailedCalls(t *testing.T) {
 			}
 			s.tamper(calls(tc.handle))
 			e := failure(t, c, "hello")
-			if e.Class != tc.class || !strings.Contains(e.Message, tc.want) || !strings.HasPrefix(e.Message, `tool server "demo": `) {
-				t.Errorf("Call = %s %q; want %s with %q: %s", e.Class, e.Message, tc.class, tc.want, tc.reason)
+			if e.Class != tc.class || !strings.Contains(e.Error(), tc.want) || !strings.HasPrefix(e.Error(), `tool server "demo": `) {
+				t.Errorf("Call = %s %q; want %s with %q: %s", e.Class, e.Error(), tc.class, tc.want, tc.reason)
 			}
 			s.tamper(nil)
 			if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
@@ -226,7 +226,7 @@ func TestAServerThatIsAwayIsTriedAgainAfterAWhile(t *testing.T) {
 	for round := range 12 {
 		before := attempts.Load()
 		if e := failure(t, c, "hello"); e.Class != tool.Unavailable {
-			t.Fatalf("Call = %s %q, want Unavailable: it was not made", e.Class, e.Message)
+			t.Fatalf("Call = %s %q, want Unavailable: it was not made", e.Class, e.Error())
 		}
 		tried := attempts.Load()
 		if tried == before {
@@ -299,15 +299,15 @@ func TestConnecting(t *testing.T) {
 			if !ok {
 				t.Fatalf("Discover = %v, want an *mcp.Error", err)
 			}
-			if e.Kind != tc.kind || !strings.HasPrefix(e.Message, tc.want) || strings.Contains(e.Message, token) {
-				t.Errorf("Discover = %s %q; want %s %q: %s", e.Kind, e.Message, tc.kind, tc.want, tc.reason)
+			if e.Kind != tc.kind || !strings.HasPrefix(e.Error(), tc.want) || strings.Contains(e.Error(), token) {
+				t.Errorf("Discover = %s %q; want %s %q: %s", e.Kind, e.Error(), tc.kind, tc.want, tc.reason)
 			}
 			class := tool.Unavailable
 			if tc.kind == mcp.Refused {
 				class = tool.Denied
 			}
 			if e := failure(t, c, "hello"); e.Class != class {
-				t.Errorf("Call = %s %q, want %s: it was not made", e.Class, e.Message, class)
+				t.Errorf("Call = %s %q, want %s: it was not made", e.Class, e.Error(), class)
 			}
 		})
 	}

@@ -127,7 +127,7 @@ func TestHostileLists(t *testing.T) {
 			s.tamper(lists(tc.page))
 			l, err := client(t, s.URL).Discover(patient(t))
 			if tc.want != "" {
-				if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Protocol || !strings.Contains(e.Message, tc.want) {
+				if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Protocol || !strings.Contains(e.Error(), tc.want) {
 					t.Errorf("Discover = %v; want %q: %s", err, tc.want, tc.reason)
 				}
 				return

@@ -52,8 +52,8 @@ func TestRefusalsOfCalls(t *testing.T) {
 				})
 				c := client(t, s.URL)
 				e := failure(t, c, "hello")
-				if e.Class != tc.class || !strings.Contains(e.Message, tc.want) || sent.Load() != tc.sent {
-					t.Errorf("Call = %s %.200q, sent %d times; want %s with %q, sent %d times: %s", e.Class, e.Message, sent.Load(), tc.class, tc.want, tc.sent, tc.reason)
+				if e.Class != tc.class || !strings.Contains(e.Error(), tc.want) || sent.Load() != tc.sent {
+					t.Errorf("Call = %s %.200q, sent %d times; want %s with %q, sent %d times: %s", e.Class, e.Error(), sent.Load(), tc.class, tc.want, tc.sent, tc.reason)
 				}
 				s.tamper(nil)
 				if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {

@@ -83,24 +83,25 @@ func TestErrorsOfTools(t *testing.T) {
 	for name, tc := range map[string]struct {
 		class tool.Class
 		want  string
+		said  string // in words of the server, and not in Capstan's
 	}{
-		"fails":             {tool.Failed, "there is no order 7"},
-		"silent":            {tool.Failed, "the tool failed and does not say why"},
-		"long":              {tool.Failed, strings.Repeat("ü", 2000) + "..."},
-		"leaks":             {tool.Failed, "with [redacted]"},
-		"reference-unknown": {tool.Unavailable, "MCP error -32602: Tool reference-unknown not found"},
-		"reference-invalid": {tool.InvalidArguments, "MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid"},
-		"no-such-tool":      {tool.Unavailable, `tool server "demo": unknown tool "no-such-tool"`},
+		"fails":             {tool.Failed, "the tool failed", "there is no order 7"},
+		"silent":            {tool.Failed, "the tool failed and does not say why", ""},
+		"long":              {tool.Failed, "the tool failed", strings.Repeat("ü", 2000) + "..."},
+		"leaks":             {tool.Failed, "the tool failed", "with [redacted]"},
+		"reference-unknown": {tool.Unavailable, "the tool failed", "MCP error -32602: Tool reference-unknown not found"},
+		"reference-invalid": {tool.InvalidArguments, "the tool failed", "MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid"},
+		"no-such-tool":      {tool.Unavailable, `tool server "demo": it answers the call with an error`, `unknown tool "no-such-tool"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if e := failure(t, c, name); e.Class != tc.class || e.Message != tc.want {
-				t.Errorf("Call = %s %.300q, want %s %.300q", e.Class, e.Message, tc.class, tc.want)
+			if e := failure(t, c, name); e.Class != tc.class || e.Message != tc.want || e.Said != tc.said {
+				t.Errorf("Call = %s %q %.300q, want %s %q %.300q", e.Class, e.Message, e.Said, tc.class, tc.want, tc.said)
 			}
 		})
 	}
 	_, err := call(patient(t), c, "number", `{"n":"x"}`)
 	if e := tool.AsError(err); e.Class != tool.InvalidArguments && e.Class != tool.Failed {
-		t.Errorf("Call with bad arguments = %s %q", e.Class, e.Message)
+		t.Errorf("Call with bad arguments = %s %q", e.Class, e.Error())
 	}
 }
 

@@ -145,8 +145,8 @@ func failure(t *testing.T, c *mcp.Client, name string) *tool.Error {
 	if !ok {
 		t.Fatalf("Call = %q, %v; want a *tool.Error", got, err)
 	}
-	if strings.Contains(e.Message, token) || strings.Contains(e.Message, "http://") {
-		t.Errorf("message %q holds a credential, or the URL", e.Message)
+	if strings.Contains(e.Error(), token) || strings.Contains(e.Error(), "http://") {
+		t.Errorf("message %q holds a credential, or the URL", e.Error())
 	}
 	return e
 }

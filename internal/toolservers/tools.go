@@ -107,15 +107,20 @@ func (c *Cache) call(ctx context.Context, s *v1alpha1.ToolServer, name string, c
 		client, err = c.connection(ctx, e, s, secretTTL)
 	}
 	if err != nil {
-		message := fmt.Sprintf("tool server %q: its credentials could not be read, and the call was not made", s.Name)
-		if said, ok := errors.AsType[*secrets.Error](err); ok {
-			message = fmt.Sprintf("tool server %q: %s", s.Name, said.Reason)
-		} else if said, ok := errors.AsType[*mcp.Error](err); ok {
-			message = fmt.Sprintf("tool server %q: %s", s.Name, said.Message)
-		}
-		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: message, Err: err}
+		return tool.Result{}, unusable(s.Name, err)
 	}
 	return client.Call(ctx, name, call)
+}
+
+// unusable is the failure of a call for which there is no connection.
+func unusable(server string, err error) *tool.Error {
+	message, said := "its credentials could not be read, and the call was not made", ""
+	if e, ok := errors.AsType[*secrets.Error](err); ok {
+		message = e.Reason
+	} else if e, ok := errors.AsType[*mcp.Error](err); ok {
+		message, said = e.Message, e.Said
+	}
+	return &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("tool server %q: %s", server, message), Said: said, Err: err}
 }
 
 // offers returns what a list offers by what an object says of it.

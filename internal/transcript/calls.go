@@ -171,16 +171,21 @@ func outcome(f loop.Finish) string {
 	return text + quoted(f.Stack)
 }
 
-// unfenced is the output of a tool without the lines that keep it apart for the model. Bars do that for people.
+// unfenced is the output of a tool without the lines that keep it apart for the model. Bars do that for people. What Capstan
+// says before it stays.
 func unfenced(content string) string {
 	const opening, closing = "<tool-output ", "</tool-output "
-	first, body, ok := strings.Cut(content, "\n")
+	before, output := "", content
+	if at := strings.Index(content, "\n"+opening); at >= 0 && !strings.HasPrefix(content, opening) {
+		before, output = content[:at+1], content[at+1:]
+	}
+	first, body, ok := strings.Cut(output, "\n")
 	nonce, _, named := strings.Cut(strings.TrimPrefix(first, opening), ">")
 	inner, closed := strings.CutSuffix(body, "\n"+closing+nonce+">")
 	if !ok || !named || !closed || !strings.HasPrefix(first, opening) {
 		return content
 	}
-	return inner
+	return before + inner
 }
 
 // Arguments returns a call's arguments as people read them before they decide: JSON with line feeds, each line behind a bar.

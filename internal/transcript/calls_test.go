@@ -54,6 +54,7 @@ func TestTheFenceOfAnOutputIsNotShown(t *testing.T) {
 	for name, tc := range map[string]struct{ reason, content, want string }{
 		"fenced":      {"the bars do that for people", fence.Tool("N0NCE", "more", "one\ntwo"), "| one\n| two\n"},
 		"empty":       {"nothing is there", fence.Tool("N0NCE", "", ""), ""},
+		"behind":      {"what Capstan says before it stays", "error (failed): it broke\n" + fence.Tool("N0NCE", "", "one"), "| error (failed): it broke\n| one\n"},
 		"not closed":  {"it is no fence", "<tool-output N0NCE> x\none", "| <tool-output N0NCE> x\n| one\n"},
 		"others":      {"a fence with another code is what a tool wrote", "<tool-output A> x\none\n</tool-output B>", "| <tool-output A> x\n| one\n| </tool-output B>\n"},
 		"not fenced":  {"it is shown as it is", "one", "| one\n"},

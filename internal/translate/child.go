@@ -72,11 +72,11 @@ func ChildResult(child *v1alpha1.Turn, answer string) (tool.Result, error) {
 	if end.Status == metav1.ConditionTrue {
 		return tool.Result{Content: answer, Spent: spent}, nil
 	}
-	message := fmt.Sprintf("the sub-agent did not succeed (%s): %s", end.Reason, end.Message)
+	said := end.Message
 	if answer != "" {
-		message += "\nIts answer by then:\n" + answer
+		said += "\nIts answer by then:\n" + answer
 	}
-	return tool.Result{Spent: spent}, &tool.Error{Class: tool.Failed, Message: message}
+	return tool.Result{Spent: spent}, &tool.Error{Class: tool.Failed, Message: fmt.Sprintf("the sub-agent did not succeed (%s)", end.Reason), Said: said}
 }
 
 // Child returns the Turn that a call of a sub-agent is. It has the same name when the call is made again. The error, a

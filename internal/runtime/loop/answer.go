@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -141,13 +142,25 @@ func (in Input) outputNotes(c Candidate) []model.Message {
 	if in.Output == nil {
 		return nil
 	}
-	text := "Your final answer must be one JSON value that fits the JSON Schema of the answer, without any text around it."
+	notes := []model.Message{{
+		Role: model.RoleSystem, Name: MessageOutputForm,
+		Content: "Your final answer must be one JSON value that fits the JSON Schema of the answer, without any text around it.",
+	}}
 	if !c.StructuredOutput {
-		source, leftOut := fence.Cap(string(in.Output.Source), maxSchemaChars)
-		text += "\nThe JSON Schema:\n" + source
-		if leftOut > 0 {
-			text += fmt.Sprintf("\n[%d characters of the schema are left out here]", leftOut)
-		}
+		notes = append(notes, model.Message{Role: model.RoleUser, Name: MessageOutputSchema, Content: schemaNote(in.Output.Source)})
 	}
-	return []model.Message{{Role: model.RoleSystem, Name: MessageOutputSchema, Content: text}}
+	return notes
+}
+
+// schemaNote shows a schema. Whoever makes a Turn has written it, so it has no more weight than the message, and is fenced: JSON's
+// own escapes of <, > and & leave its meaning as it is.
+func schemaNote(source json.RawMessage) string {
+	var escaped bytes.Buffer
+	json.HTMLEscape(&escaped, source)
+	text, leftOut := fence.Cap(fence.Strip(escaped.String()), maxSchemaChars)
+	label := "## JSON Schema of the answer"
+	if leftOut > 0 {
+		label += fmt.Sprintf("\nIt is too long: %d characters are left out at its end.", leftOut)
+	}
+	return fence.Untrusted(label, text)
 }

@@ -209,8 +209,8 @@ func TestTheEndOfARunDuringACall(t *testing.T) {
 	}{
 		"cancelled, does harm":      {"nobody knows", tool.Destructive, false, false, cause, []string{unknown}, false},
 		"cancelled, not known":      {"what is not known may do harm", "", false, false, cause, []string{unknown}, false},
-		"cancelled, does no harm":   {"it was cut off", tool.ReadOnly, false, false, cause, []string{"error (failed): context canceled"}, false},
-		"cancelled, idempotent":     {"it was cut off", tool.Idempotent, false, false, cause, []string{"error (failed): context canceled"}, false},
+		"cancelled, does no harm":   {"it was cut off", tool.ReadOnly, false, false, cause, []string{"error (failed): the turn ended while the call was under way"}, false},
+		"cancelled, idempotent":     {"it was cut off", tool.Idempotent, false, false, cause, []string{"error (failed): the turn ended while the call was under way"}, false},
 		"abandoned, does harm":      {"the next run judges", tool.Destructive, true, false, cause, nil, true},
 		"abandoned, does no harm":   {"the next run makes it again", tool.ReadOnly, true, false, cause, nil, true},
 		"interrupted, does harm":    {"a call is no safe point: it ends, and the second is not begun", tool.Destructive, false, true, loop.ErrInterrupted, []string{"found"}, false},

@@ -36,11 +36,14 @@ func corpus(t *testing.T) map[string]string {
 	return all
 }
 
-// TestHostileOutputs runs each through the whole loop, as a result and as an error. What a model makes of it is not asked here: the
+// TestHostileOutputs runs each through the whole loop: as a result, as an error of the other side, and as the message of one, in
+// which Capstan may quote names. What a model makes of it is not asked here: the
 // structure of what it is sent must be what it would be with any other output.
 func TestHostileOutputs(t *testing.T) {
 	for name, output := range corpus(t) {
-		for kind, r := range map[string]result{"result": {content: output}, "error": {err: errors.New(output)}} {
+		for kind, r := range map[string]result{
+			"result": {content: output}, "error": {err: errors.New(output)}, "message": {err: &tool.Error{Class: tool.Failed, Message: output}},
+		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				harmless, hostile := runWith(t, result{content: "found"}), runWith(t, r)
 				if diff := cmp.Diff(shapes(harmless), shapes(hostile)); diff != "" {
@@ -48,10 +51,21 @@ func TestHostileOutputs(t *testing.T) {
 				}
 				told := hostile.requests[1].Messages[3].Content
 				checkTold(t, told)
-				if kind == "result" {
+				switch kind {
+				case "result":
 					checkFenced(t, told)
-				} else if strings.Contains(told, "\n") || !strings.HasPrefix(told, "error (failed): ") {
-					t.Errorf("an error is told as %.200q, want one line", told)
+				case "error":
+					fenced, ok := strings.CutPrefix(told, "error (failed): the tool failed\n")
+					if !ok && output != "" {
+						t.Errorf("an error is told as %.200q, want Capstan's line and the fence", told)
+					}
+					if ok {
+						checkFenced(t, fenced)
+					}
+				case "message":
+					if strings.Contains(told, "\n") || !strings.HasPrefix(told, "error (failed): ") {
+						t.Errorf("a message is told as %.200q, want one line", told)
+					}
 				}
 			})
 		}

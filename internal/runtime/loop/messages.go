@@ -9,7 +9,9 @@ import (
 
 // The names of messages that the loop adds to those that were prepared.
 const (
-	// MessageOutputSchema says which form the answer must have.
+	// MessageOutputForm says which form the answer must have.
+	MessageOutputForm = "output_form"
+	// MessageOutputSchema shows the schema of the answer to a model whose endpoint does not take it.
 	MessageOutputSchema = "output_schema"
 	// MessageSummary stands for older messages.
 	MessageSummary = "conversation_summary"

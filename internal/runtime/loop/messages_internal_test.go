@@ -100,9 +100,9 @@ func TestConversationsAreLegal(t *testing.T) {
 		if len(s.Compactions) > 0 {
 			compacted++
 		}
-		note := model.Message{Role: model.RoleSystem, Name: MessageOutputSchema, Content: "note"}
-		all := conversation(w.prepared, s, note)
-		return legal(t, all) && kept(t, w.prepared, all, s) && cmp.Equal(all, conversation(w.prepared, s, note))
+		note := []model.Message{{Role: model.RoleSystem, Name: MessageOutputForm, Content: "note"}, {Role: model.RoleUser, Name: MessageOutputSchema, Content: "schema"}}
+		all := conversation(w.prepared, s, note...)
+		return legal(t, all) && kept(t, w.prepared, all, s) && cmp.Equal(all, conversation(w.prepared, s, note...))
 	}
 	if err := quick.Check(holds, &quick.Config{MaxCount: 700}); err != nil {
 		t.Error(err)
@@ -146,7 +146,7 @@ func kept(t *testing.T, prepared, all []model.Message, s *State) bool {
 		return some
 	}
 	authored := func(m model.Message) bool {
-		return m.Role == model.RoleSystem && m.Name != MessageOutputSchema || m.Name == "user_message"
+		return m.Role == model.RoleSystem && m.Name != MessageOutputForm || m.Name == "user_message"
 	}
 	if diff := cmp.Diff(only(prepared, authored), only(all, authored)); diff != "" {
 		t.Errorf("system messages and the user's message have changed: -want +got:\n%s", diff)

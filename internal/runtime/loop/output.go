@@ -13,8 +13,9 @@ import (
 const (
 	// MaxToolMessage bounds what the model is told of an output, in characters, the fence included; an artifact has the whole.
 	MaxToolMessage = 12_000
-	// maxErrorChars bounds what it is told of an error, in characters.
-	maxErrorChars = 4000
+	// maxErrorChars bounds what it is told of an error in one voice, in characters, and maxPrefaceChars what Capstan says of it
+	// before the other side does.
+	maxErrorChars, maxPrefaceChars = 4000, 1000
 	// maxChangesChars bounds what it is told of changes of its arguments, in characters.
 	maxChangesChars = 1000
 	// maxOutput bounds what is kept of an output, in bytes; the rest of a longer one is lost.
@@ -55,20 +56,46 @@ func changed(repairs []Repair, nonce string) string {
 	return "The arguments were changed before the call: " + kept + ".\n"
 }
 
-// failed tells the model of an error or of a refusal, on one line (after that of the note, where there was a call): it may be the word of whoever has the tool.
+// failed tells the model of an error or of a refusal, on one line of Capstan's own (after that of the note, where there was a
+// call). It may quote arguments of the model and names.
 func (e ending) failed(o Outcome, class tool.Class, message string) journal.Record {
+	return e.failedAs(o, class, message, "")
+}
+
+// failedAs tells the model of an error as failed does, and then of what the other side has said, in its fence.
+func (e ending) failedAs(o Outcome, class tool.Class, message, said string) journal.Record {
 	e.Outcome, e.Class = o, class
-	prefix := fmt.Sprintf("error (%s): ", class)
-	kept, out := fence.Cap(message, maxErrorChars)
-	if e.Content = prefix + fence.NeutralLine(kept, e.nonce); o != Refused {
+	whole, most := fmt.Sprintf("error (%s): %s", class, message), maxErrorChars
+	if said != "" {
+		whole, most = whole+"\n"+said, maxPrefaceChars
+	}
+	message, out := fence.Cap(message, most)
+	said, outOfSaid := fence.Cap(said, maxErrorChars)
+	record := journal.Record{Kind: journal.ToolFinished}
+	if out > 0 || outOfSaid > 0 {
+		record.Artifacts = []journal.Artifact{e.keep(whole)}
+	}
+	e.Content = fmt.Sprintf("error (%s): %s", class, fence.NeutralLine(message, e.nonce))
+	if o != Refused {
 		e.Content = e.note + e.Content
 	}
-	if out == 0 {
-		return journal.Record{Kind: journal.ToolFinished, Payload: e.Finish}
+	if out > 0 {
+		e.Content += fmt.Sprintf(" [... %d characters are left out here: %s]", out, e.whole())
 	}
-	a := e.keep(prefix + message)
-	e.Content += fmt.Sprintf(" [... %d characters are left out here: %s]", out, e.whole())
-	return journal.Record{Kind: journal.ToolFinished, Payload: e.Finish, Artifacts: []journal.Artifact{a}}
+	if said != "" {
+		e.Content += "\n" + e.quoted(said, outOfSaid)
+	}
+	record.Payload = e.Finish
+	return record
+}
+
+// quoted sets what the other side has said of an error into its fence.
+func (e ending) quoted(said string, out int) string {
+	note := ""
+	if out > 0 {
+		note = fmt.Sprintf("It is too long: %d characters are left out at its end, and %s.", out, e.whole())
+	}
+	return fence.Tool(e.nonce, note, fence.Neutral(said, e.nonce))
 }
 
 // succeeded tells the model of a result, within a fence if it came from outside.

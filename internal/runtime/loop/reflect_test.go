@@ -120,7 +120,7 @@ func TestTheRequestToCheckADraft(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := s.requests[2]
-	want := []string{"system ", "system output_schema", "user ", "assistant calls c1", "tool answers c1", "assistant ", "system reflection"}
+	want := []string{"system ", "system output_form", "user ", "assistant calls c1", "tool answers c1", "assistant ", "system reflection"}
 	if diff := cmp.Diff(want, outline(r)); diff != "" || len(r.Tools) > 0 || string(r.Output) != string(in.Output.Source) {
 		t.Errorf("the request offers %d tools and the schema %s: -want +got:\n%s", len(r.Tools), r.Output, diff)
 	}

@@ -3,8 +3,6 @@ package loop
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -25,9 +23,6 @@ type done struct {
 // errNotCalled is that of a call that was not made, because the Turn had ended.
 var errNotCalled = errors.New("the tool was not called: the turn ended before")
 
-// errNoResult is that of a call whose adapter has ended its goroutine. It has no class: nobody knows what became of the call.
-var errNoResult = errors.New("the tool ended without a result")
-
 // run makes the calls of a wave, whose intents are in the journal, and journals what becomes of each as it comes. It returns
 // when none is under way any more, with a *Parked where the result of a call comes later.
 func (in Input) run(ctx context.Context, wave []*planned) error {
@@ -44,7 +39,7 @@ func (in Input) run(ctx context.Context, wave []*planned) error {
 		}
 		running++
 		under.Go(func() {
-			d := done{planned: c, err: errNoResult}
+			d := done{planned: c, err: tool.ErrNoResult}
 			defer func() { results <- d }() // also where the adapter ends its goroutine
 			d.result, d.err = c.make(within, call)
 		})
@@ -130,6 +125,8 @@ func (in Input) retries(ctx context.Context, d done) bool {
 }
 
 const (
+	// turnEnded is what a call comes to that the end of its Turn has cut off.
+	turnEnded = "the turn ended while the call was under way"
 	// unknown begins what a model is told of a call of which nobody knows whether it was done, and findOut ends it.
 	unknown = "the outcome of this call is unknown: "
 	findOut = ". It may have been done: find out, as the same call is not made twice."
@@ -140,18 +137,20 @@ const (
 func (e ending) failure(over bool, effect tool.Effect, err error) journal.Record {
 	failure := tool.AsError(err)
 	_, classified := errors.AsType[*tool.Error](err)
-	e.Stack = stackOf(err)
+	e.Stack = tool.StackOf(err)
 	switch {
+	case over && effect.Repeatable() && !classified:
+		return e.failed(Failed, failure.Class, turnEnded)
 	case effect.Repeatable():
-		return e.failed(Failed, failure.Class, failure.Message)
+		return e.failedAs(Failed, failure.Class, failure.Message, failure.Said)
 	case over:
-		return e.failed(Unknown, tool.OutcomeUnknown, unknown+"the turn ended while the call was under way")
+		return e.failed(Unknown, tool.OutcomeUnknown, unknown+turnEnded)
 	case failure.Class == tool.Timeout || failure.Class == tool.OutcomeUnknown:
-		return e.failed(Unknown, failure.Class, unknown+failure.Message+findOut)
-	case e.Stack != "" || !classified:
-		return e.failed(Unknown, tool.OutcomeUnknown, unknown+failure.Message+findOut)
+		return e.failedAs(Unknown, failure.Class, unknown+failure.Message+findOut, failure.Said)
+	case tool.IsUncertain(err):
+		return e.failedAs(Unknown, tool.OutcomeUnknown, unknown+failure.Message+findOut, failure.Said)
 	}
-	return e.failed(Failed, failure.Class, failure.Message)
+	return e.failedAs(Failed, failure.Class, failure.Message, failure.Said)
 }
 
 // make makes the call within its time, unless the Turn has ended while the intent was written, which may take long.
@@ -161,27 +160,5 @@ func (c *planned) make(ctx context.Context, call tool.Call) (tool.Result, error)
 	}
 	begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	defer func() { c.took += time.Since(begin).Milliseconds() }()
-	return callGuarded(ctx, c.tool, call)
-}
-
-// callGuarded makes a call within its time, and makes a panic of its adapter an error of that call.
-func callGuarded(ctx context.Context, t *tool.Tool, c tool.Call) (result tool.Result, err error) {
-	timeout := t.Timeout
-	if timeout == 0 {
-		timeout = tool.DefaultTimeout
-	}
-	bounded, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	defer func() {
-		if recover() != nil {
-			err = &tool.Error{Class: tool.Failed, Message: "the tool failed within Capstan, which is a bug: the turn's journal has the stack", Err: panicked(debug.Stack())}
-		}
-	}()
-	result, err = t.Caller.Call(bounded, c)
-	if err != nil && ctx.Err() == nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
-		if _, waits := errors.AsType[*tool.Pending](err); !waits {
-			err = &tool.Error{Class: tool.Timeout, Message: fmt.Sprintf("the tool gave no result within %s", timeout), Err: err}
-		}
-	}
-	return result, err
+	return tool.Guarded(ctx, c.tool, call)
 }

@@ -196,22 +196,30 @@ func (c Class) Blocks() bool { return c == Denied }
 type Error struct {
 	// Class of the failure.
 	Class Class
-	// Message for the model and for people.
+	// Message for the model and for people, in words of Capstan's own: what it quotes from outside is a name at most.
 	Message string
+	// Said is what the other side has said of it: a server, a sub-agent, an adapter. A model is told it within a fence. May be
+	// empty.
+	Said string
 	// Err is the cause; may be nil.
 	Err error
 }
 
-// Error returns the message.
-func (e *Error) Error() string { return e.Message }
+// Error returns the message, and what the other side has said.
+func (e *Error) Error() string {
+	if e.Said == "" {
+		return e.Message
+	}
+	return e.Message + ": " + e.Said
+}
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// AsError returns an error as an *Error; one of no class has Failed.
+// AsError returns an error as an *Error; one of no class has Failed, and is the word of an adapter.
 func AsError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	return &Error{Class: Failed, Message: err.Error(), Err: err}
+	return &Error{Class: Failed, Message: "the tool failed", Said: err.Error(), Err: err}
 }

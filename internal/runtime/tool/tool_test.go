@@ -24,15 +24,16 @@ func TestAsError(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err  error
 		want tool.Error
+		text string
 	}{
-		"classified": {classified, *classified},
-		"wrapped":    {fmt.Errorf("call: %w", classified), *classified},
-		"other":      {cause, tool.Error{Class: tool.Failed, Message: "connection refused", Err: cause}},
+		"classified": {classified, *classified, "it is away"},
+		"wrapped":    {fmt.Errorf("call: %w", classified), *classified, "it is away"},
+		"other":      {cause, tool.Error{Class: tool.Failed, Message: "the tool failed", Said: "connection refused", Err: cause}, "the tool failed: connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := tool.AsError(tc.err)
-			if *got != tc.want || !errors.Is(got, cause) || got.Error() != tc.want.Message {
-				t.Errorf("AsError = %+v, want %+v with its cause", got, tc.want)
+			if *got != tc.want || !errors.Is(got, cause) || got.Error() != tc.text {
+				t.Errorf("AsError = %+v (%s), want %+v (%s) with its cause", *got, got, tc.want, tc.text)
 			}
 		})
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -165,22 +164,19 @@ func (r *run) makePackCall(ctx context.Context, t tool.Tool, intent loop.Intent,
 		return context.Cause(ctx)
 	}
 	e := tool.AsError(err)
-	stack, _ := errors.AsType[panicked](err)
-	finish.Stack = string(stack)
+	finish.Stack = tool.StackOf(err)
 	outcome, class := packOutcome(ctx, t, err)
-	return errors.Join(r.packed(finish, outcome, class, e.Message), context.Cause(ctx))
+	return errors.Join(r.packed(finish, outcome, class, e.Error()), context.Cause(ctx))
 }
 
 // packOutcome is what became of a call that gave no result. One that does harm may have been done all the same, unless the tool
 // has said what became of it: an error without a class does not.
 func packOutcome(ctx context.Context, t tool.Tool, err error) (loop.Outcome, tool.Class) {
 	class := tool.AsError(err).Class
-	_, classified := errors.AsType[*tool.Error](err)
-	_, broke := errors.AsType[panicked](err)
 	switch {
 	case t.Effect.Repeatable():
 		return loop.Failed, class
-	case ctx.Err() != nil || !classified || broke:
+	case ctx.Err() != nil || tool.IsUncertain(err):
 		return loop.Unknown, tool.OutcomeUnknown
 	case class == tool.Timeout || class == tool.OutcomeUnknown:
 		return loop.Unknown, class
@@ -199,40 +195,11 @@ func (r *run) packed(f loop.Finish, o loop.Outcome, class tool.Class, content st
 	return r.record(records...)
 }
 
-// panicked is the stack of an adapter that panicked; what it panicked with may hold a secret and is not kept.
-type panicked string
-
-// Error says that there was a panic.
-func (panicked) Error() string { return "panic in an adapter" }
-
-// errNoResult is that of a call whose adapter has ended its goroutine.
-var errNoResult = errors.New("the tool ended without a result")
-
 // guardedCall makes a call within its time, in a goroutine that its adapter may end.
 func guardedCall(ctx context.Context, t tool.Tool, c tool.Call) (result tool.Result, err error) {
-	err = errNoResult
+	err = tool.ErrNoResult
 	var under sync.WaitGroup
-	under.Go(func() { result, err = recoveredCall(ctx, t, c) })
+	under.Go(func() { result, err = tool.Guarded(ctx, &t, c) })
 	under.Wait()
-	return result, err
-}
-
-// recoveredCall makes a call within its time, and makes a panic of its adapter an error of that call.
-func recoveredCall(ctx context.Context, t tool.Tool, c tool.Call) (result tool.Result, err error) {
-	timeout := t.Timeout
-	if timeout == 0 {
-		timeout = tool.DefaultTimeout
-	}
-	bounded, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	defer func() {
-		if recover() != nil {
-			err = &tool.Error{Class: tool.Failed, Message: "the tool failed within Capstan, which is a bug: the turn's journal has the stack", Err: panicked(debug.Stack())}
-		}
-	}()
-	result, err = t.Caller.Call(bounded, c)
-	if err != nil && ctx.Err() == nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
-		err = &tool.Error{Class: tool.Timeout, Message: fmt.Sprintf("the tool gave no result within %s", timeout), Err: err}
-	}
 	return result, err
 }

@@ -115,8 +115,8 @@ func TestAContextPackThatGivesNothing(t *testing.T) {
 		calls   int
 	}{
 		"failed":               {"its failure is no end of the Turn", tool.ReadOnly, failing(&tool.Error{Class: tool.Unavailable, Message: "it is away"}), nil, loop.Failed, tool.Unavailable, "error (unavailable): it is away", 1},
-		"of no class":          {"whatever it is", tool.ReadOnly, failing(errors.New("oh")), nil, loop.Failed, tool.Failed, "error (failed): oh", 1},
-		"harmful, of no class": {"it may have been done", tool.Destructive, failing(errors.New("oh")), nil, loop.Unknown, tool.OutcomeUnknown, "error (outcome_unknown): oh", 1},
+		"of no class":          {"whatever it is", tool.ReadOnly, failing(errors.New("oh")), nil, loop.Failed, tool.Failed, "error (failed): the tool failed: oh", 1},
+		"harmful, of no class": {"it may have been done", tool.Destructive, failing(errors.New("oh")), nil, loop.Unknown, tool.OutcomeUnknown, "error (outcome_unknown): the tool failed: oh", 1},
 		"ends its goroutine":   {"which is not the Turn's", tool.Destructive, func(context.Context, tool.Call) (tool.Result, error) { runtime.Goexit(); return tool.Result{}, nil }, nil, loop.Unknown, tool.OutcomeUnknown, "error (outcome_unknown): the tool ended without a result", 1},
 		"does harm":            {"nobody knows what became of it", "", failing(&tool.Error{Class: tool.OutcomeUnknown, Message: "cut off"}), nil, loop.Unknown, tool.OutcomeUnknown, "error (outcome_unknown): cut off", 1},
 		"panics":               {"a fault of an adapter is one of the call", tool.ReadOnly, func(context.Context, tool.Call) (tool.Result, error) { panic("a secret") }, nil, loop.Failed, tool.Failed, "error (failed): the tool failed within Capstan, which is a bug: the turn's journal has the stack", 1},
