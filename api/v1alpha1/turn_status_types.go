@@ -360,7 +360,7 @@ type StepCounts struct {
 	UnknownOutcomes int32 `json:"unknownOutcomes,omitempty"`
 
 	// resumes is how often a run went on from what an earlier one had done, after its executor went away or the Turn was
-	// suspended.
+	// suspended. Waiting for a decision or for a sub-agent does not count.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Resumes int32 `json:"resumes"`

@@ -134,7 +134,7 @@ func (c *checker) status(t *v1alpha1.Turn, h *history) {
 	}
 	count := func(n int) int32 { return int32(n) } //nolint:gosec // because a Turn of the test has a few steps
 	want := v1alpha1.StepCounts{
-		Count: count(len(h.steps)), Resumes: count(max(0, h.runs-1)), UnknownOutcomes: count(len(h.unknown())), Compactions: count(h.compactions),
+		Count: count(len(h.steps)), Resumes: count(max(0, h.runs-1-h.parked)), UnknownOutcomes: count(len(h.unknown())), Compactions: count(h.compactions),
 	}
 	for _, r := range h.requests {
 		if !r.unsent {

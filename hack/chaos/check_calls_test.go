@@ -57,28 +57,30 @@ func saga() evidence {
 	s.run(2)                                   // 8
 	s.intend(1, "b", toolLook, 2)              // 9
 	s.finish(1, "b", toolLook, loop.Succeeded) // 10
-	s.intend(1, "c", toolHelper, 1)            // 11: the Turn is parked
-	s.run(3)                                   // 12
-	s.intend(1, "c", toolHelper, 2)            // 13
-	s.answered(1, "c", "child")                // 14
-	s.ask(2, 1)                                // 15
-	s.reply(2, "d wipe", "e wipe")             // 16
-	s.request(2, "d", toolWipe)                // 17
-	s.request(2, "e", toolWipe)                // 18: parked
-	s.run(4)                                   // 19
-	s.decide(2, "d", true)                     // 20
-	s.decide(2, "e", false)                    // 21
-	s.intend(2, "d", toolWipe, 1)              // 22
-	s.finish(2, "d", toolWipe, loop.Succeeded) // 23
-	s.refuse(2, "e", toolWipe)                 // 24
-	s.ask(3, 1)                                // 25
-	s.reply(3, "f wipe")                       // 26
-	s.refuse(3, "f", toolWipe)                 // 27: nobody is asked again
-	s.summarise(4)                             // 28, 29
+	s.intend(1, "c", toolHelper, 1)            // 11
+	s.park(0, "child")                         // 12
+	s.run(3)                                   // 13
+	s.intend(1, "c", toolHelper, 2)            // 14
+	s.answered(1, "c", "child")                // 15
+	s.ask(2, 1)                                // 16
+	s.reply(2, "d wipe", "e wipe")             // 17
+	s.request(2, "d", toolWipe)                // 18
+	s.request(2, "e", toolWipe)                // 19
+	s.park(2)                                  // 20
+	s.run(4)                                   // 21
+	s.decide(2, "d", true)                     // 22
+	s.decide(2, "e", false)                    // 23
+	s.intend(2, "d", toolWipe, 1)              // 24
+	s.finish(2, "d", toolWipe, loop.Succeeded) // 25
+	s.refuse(2, "e", toolWipe)                 // 26
+	s.ask(3, 1)                                // 27
+	s.reply(3, "f wipe")                       // 28
+	s.refuse(3, "f", toolWipe)                 // 29: nobody is asked again
+	s.summarise(4)                             // 30, 31
 	s.write(journal.Compacted, loop.Compaction{From: 2, Summary: "So far."})
-	s.ask(4, 1) // 31
-	s.reply(4)  // 32
-	s.end()     // 33
+	s.ask(4, 1) // 33
+	s.reply(4)  // 34
+	s.end()     // 35
 
 	child := &scribe{uid: childUID}
 	child.run(1)
@@ -100,7 +102,7 @@ func saga() evidence {
 			},
 		}
 	}
-	parent := done("t", uid, 4, v1alpha1.StepCounts{Count: 4, ModelRequests: 5, ToolCalls: 4, Resumes: 3, Compactions: 1}, 5)
+	parent := done("t", uid, 4, v1alpha1.StepCounts{Count: 4, ModelRequests: 5, ToolCalls: 4, Resumes: 1, Compactions: 1}, 5)
 	parent.Status.SubAgentUsage = &v1alpha1.Usage{InputTokens: 20, OutputTokens: 4}
 	own := done("child", childUID, 1, v1alpha1.StepCounts{Count: 2, ModelRequests: 2, ToolCalls: 1}, 2)
 	own.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: "t", UID: uid, Controller: new(true)}}
@@ -112,7 +114,7 @@ func saga() evidence {
 		Decided: map[string]v1alpha1.ApprovalDecision{uid + "/2/d": v1alpha1.ApprovalApproved, uid + "/2/e": v1alpha1.ApprovalDenied},
 		Kills:   []kill{{at(7), at(8)}},
 	}
-	for _, id := range []string{uid + "/3", uid + "/15", uid + "/25", uid + "/28", uid + "/31", childUID + "/2", childUID + "/6"} {
+	for _, id := range []string{uid + "/3", uid + "/16", uid + "/27", uid + "/30", uid + "/33", childUID + "/2", childUID + "/6"} {
 		e.Asked = append(e.Asked, asked{ID: id, Billed: true, Input: 10, Output: 2})
 	}
 	return e
@@ -124,7 +126,7 @@ func TestASagaInWhichAllHolds(t *testing.T) {
 		t.Errorf("violations: %+v", broken)
 	}
 	want := figures{
-		Turns: 2, Finished: 2, Resumes: 3, CutOff: 1, Parked: 2, Entries: 33 + 8, Requests: 7, Replies: 7, Asides: 1, Compactions: 1,
+		Turns: 2, Finished: 2, Resumes: 1, CutOff: 1, Parked: 2, Entries: 35 + 8, Requests: 7, Replies: 7, Asides: 1, Compactions: 1,
 		Intended: 2, Made: 2, Repeatable: 2, RepeatableMade: 3, Waves: 1, Awaited: 2, Approved: 1, ApprovedMade: 1, Denied: 1,
 		Delegated: 1, Children: 1, Billed: tokens{70, 14}, Reported: tokens{70, 14}, OfChildren: tokens{20, 4},
 	}
@@ -161,31 +163,36 @@ func TestEachGuaranteeOfToolsIsMissedWhenItIsBroken(t *testing.T) {
 		want   guarantee
 		says   string
 	}{
-		"SummaryAgain": {"a summary that was bought twice", add(29, 4, func(s *scribe) { s.summarise(4) }), paidOnce, "(compaction) was made although"},
-		"SummaryUsedTwice": {"a summary that replaces messages twice", add(30, 4, func(s *scribe) {
+		"SummaryAgain": {"a summary that was bought twice", add(31, 4, func(s *scribe) { s.summarise(4) }), paidOnce, "(compaction) was made although"},
+		"SummaryUsedTwice": {"a summary that replaces messages twice", add(32, 4, func(s *scribe) {
 			s.write(journal.Compacted, loop.Compaction{})
 		}), wholeJournals, "2 times, by 1 summaries"},
 		"Miscounts":    {"a status that does not tell of a compaction", func(e *evidence) { e.Turns[0].Turn.Status.Steps.Compactions = 0 }, everyTurnFinished, "its status counts"},
 		"ExposedAgain": {"tools that are exposed anew", add(8, 2, func(s *scribe) { s.write(journal.ToolsExposed, struct{}{}) }), wholeJournals, "exposes tools once more"},
 
+		"CutOffNotParked":  {"a status that takes a park for a run that was cut off", func(e *evidence) { e.Turns[0].Turn.Status.Steps.Resumes = 3 }, everyTurnFinished, "its status counts"},
+		"ParkedAtWork":     {"a run that parks while a call is under way", add(6, 1, func(s *scribe) { s.park(1) }), wholeJournals, "is in flight"},
+		"ParkedForNothing": {"a run that parks without a cause", add(9, 2, func(s *scribe) { s.park(1) }), wholeJournals, "nothing to wait for"},
+		"ParkedAndWorks":   {"a run that goes on after it has parked", add(12, 2, func(s *scribe) { s.intend(1, "c", toolHelper, 2) }), wholeJournals, "follows the park"},
+
 		"NotInAWave":  {"a call that does harm beside others", add(6, 1, func(s *scribe) { s.intend(1, "c", toolCount, 1) }), wholeJournals, "is in flight in the same run"},
 		"WaveCutOff":  {"a call of a wave that nothing cut off", func(e *evidence) { e.Kills = nil }, knownOutcomes, "nothing was killed then"},
 		"LookedAgain": {"a call of a wave that was made again although it had ended", add(8, 2, func(s *scribe) { s.intend(1, "a", toolLook, 2) }), calledOnce, "although it had ended"},
 
-		"NobodyAsked":   {"a call that nobody was asked about", remove(17, 17), approvedOnly, "nobody was asked"},
-		"NotApproved":   {"a call before it is decided about", remove(20, 20), approvedOnly, "no approval of it"},
-		"DeniedAndMade": {"a call that was denied and is made", add(24, 4, func(s *scribe) { s.intend(2, "e", toolWipe, 1) }), approvedOnly, "no approval of it"},
+		"NobodyAsked":   {"a call that nobody was asked about", remove(18, 18), approvedOnly, "nobody was asked"},
+		"NotApproved":   {"a call before it is decided about", remove(22, 22), approvedOnly, "no approval of it"},
+		"DeniedAndMade": {"a call that was denied and is made", add(26, 4, func(s *scribe) { s.intend(2, "e", toolWipe, 1) }), approvedOnly, "no approval of it"},
 		"DeniedArrived": {"a call that was denied and arrived", func(e *evidence) { e.Called[uid+"/2/e"] = called{toolWipe, 1} }, approvedOnly, "which nobody has approved"},
 		"Forged":        {"an approval that the API server has not", func(e *evidence) { delete(e.Decided, uid+"/2/d") }, approvedOnly, `the API server has ""`},
 		"Overruled":     {"a denial that the journal takes for an approval", func(e *evidence) { e.Decided[uid+"/2/d"] = v1alpha1.ApprovalDenied }, approvedOnly, `the API server has "Denied"`},
-		"AskedTwice":    {"people who were asked twice", add(18, 3, func(s *scribe) { s.request(2, "d", toolWipe) }), approvedOnly, "was asked for twice"},
-		"DecidedTwice":  {"a decision that was taken twice", add(21, 4, func(s *scribe) { s.decide(2, "d", false) }), approvedOnly, "was decided about twice"},
+		"AskedTwice":    {"people who were asked twice", add(19, 3, func(s *scribe) { s.request(2, "d", toolWipe) }), approvedOnly, "was asked for twice"},
+		"DecidedTwice":  {"a decision that was taken twice", add(23, 4, func(s *scribe) { s.decide(2, "d", false) }), approvedOnly, "was decided about twice"},
 		"Expired": {"a decision that came too late", func(e *evidence) {
-			e.Turns[0].Entries[20].Payload = []byte(`{"step":2,"callID":"e","approved":false,"expired":true}`)
+			e.Turns[0].Entries[22].Payload = []byte(`{"step":2,"callID":"e","approved":false,"expired":true}`)
 		}, approvedOnly, "was over"},
-		"Undecided":  {"a call that still waits", remove(21, 21), approvedOnly, "still waits for a decision"},
-		"NotMade":    {"a call that was approved and given up", remove(22, 23), approvedOnly, "was not to be made"},
-		"NeverAsked": {"a refusal without a denial", remove(21, 21), wholeJournals, "was Refused"},
+		"Undecided":  {"a call that still waits", remove(23, 23), approvedOnly, "still waits for a decision"},
+		"NotMade":    {"a call that was approved and given up", remove(24, 25), approvedOnly, "was not to be made"},
+		"NeverAsked": {"a refusal without a denial", remove(23, 23), wholeJournals, "was Refused"},
 
 		"NoChild": {"a child that is not there", func(e *evidence) { e.Turns = e.Turns[:1] }, oneChild, "there are the Turns []"},
 		"TwoChildren": {"a call that made two children", func(e *evidence) {
@@ -196,7 +203,7 @@ func TestEachGuaranteeOfToolsIsMissedWhenItIsBroken(t *testing.T) {
 		}, oneChild, `["child" "twin"]`},
 		"Orphan": {"a child without a parent", func(e *evidence) { e.Turns[1].Turn.OwnerReferences[0].UID = "gone" }, oneChild, "which is not there"},
 		"WrongChild": {"the answer of another Turn", func(e *evidence) {
-			e.Turns[0].Entries[13].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[13].Payload), `"child"`, `"other"`, 1))
+			e.Turns[0].Entries[14].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[14].Payload), `"child"`, `"other"`, 1))
 		}, oneChild, `["other"]`},
 		"ChildForFree": {"a status that does not tell what a child took", func(e *evidence) { e.Turns[0].Turn.Status.SubAgentUsage = nil }, exactUsage, "theirs say {Input:20 Output:4}"},
 		"CountedTwice": {"what a child took, counted as the parent's own", func(e *evidence) { e.Turns[0].Turn.Status.Usage.InputTokens += 20 }, exactUsage, "its status says 70+10"},

@@ -52,6 +52,10 @@ func (s *scribe) run(epoch int64) {
 	s.write(journal.RunStarted, struct{}{})
 }
 
+func (s *scribe) park(approvals int, turns ...string) {
+	s.write(journal.RunParked, waiting{approvals, turns})
+}
+
 func (s *scribe) ask(step, attempt int) {
 	s.write(journal.ModelRequested, loop.Request{Step: step, Provider: "p", Model: "m", Attempt: attempt, ID: fmt.Sprintf("%s/%d", s.turn(), len(s.entries)+1)})
 }

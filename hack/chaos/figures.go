@@ -15,8 +15,8 @@ func (t *tokens) add(input, output int64) {
 type figures struct {
 	Turns    int `json:"turns"`
 	Finished int `json:"finished"`
-	// Resumes are the runs that went on from what an earlier one had done: Parked those where a call had waited for people or for a
-	// Turn of a sub-agent, CutOff the others.
+	// Resumes are the runs that went on from what an earlier one had left, by the statuses. Parked are those by the journals that went
+	// on where a call had waited for people or for a Turn of a sub-agent, CutOff the others.
 	Resumes int `json:"resumes"`
 	Parked  int `json:"resumesOfParkedTurns"`
 	CutOff  int `json:"resumesOfTurnsCutOff"`

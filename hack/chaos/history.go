@@ -28,8 +28,10 @@ type history struct {
 	approvals []*approval
 	// exposures, compactions and waves count the tools' exposures, the summaries, and the calls that were made together.
 	exposures, compactions, waves int
-	// parked counts the runs that began while a call waited for people or a child, and cutOff those that began otherwise.
+	// parked counts the runs that went on after a park, and cutOff those that went on after anything else.
 	parked, cutOff int
+	// waits is true while the last entry is a park.
+	waits bool
 	result         *turn.Result
 	broken         []violation
 
@@ -103,12 +105,16 @@ func (h *history) read(e journal.Entry) error {
 		h.wrong(wholeJournals, "entry %d (%s) is of epoch %d, after one of epoch %d", e.Seq, e.Kind, e.Epoch, h.epoch)
 	case e.Kind != journal.RunStarted && (e.Epoch > h.epoch || h.runs == 0):
 		h.wrong(wholeJournals, "entry %d (%s) of epoch %d does not follow a %s of that epoch", e.Seq, e.Kind, e.Epoch, journal.RunStarted)
+	case h.waits && e.Kind != journal.RunStarted:
+		h.wrong(wholeJournals, "entry %d (%s) follows the park of its run", e.Seq, e.Kind)
 	case h.result != nil:
 		h.wrong(wholeJournals, "entry %d (%s) follows the end of the turn", e.Seq, e.Kind)
 	}
 	switch e.Kind { //nolint:exhaustive // because the others are of no concern here
 	case journal.RunStarted:
 		h.started(e)
+	case journal.RunParked:
+		return decoded(e, h.parks)
 	case journal.ModelRequested:
 		return decoded(e, h.requested)
 	case journal.ModelReplied:
@@ -147,23 +153,50 @@ func decoded[T any](e journal.Entry, take func(journal.Entry, T)) error {
 
 // started begins a run: what was in flight is lost.
 func (h *history) started(e journal.Entry) {
-	waits := slices.ContainsFunc(h.approvals, func(a *approval) bool { return a.decision == nil })
 	for _, f := range h.open {
 		f.cut = e.Time
-		waits = waits || f.awaits
 		if e.Epoch == f.epoch {
 			h.wrong(knownOutcomes, "%s was given up without a new epoch, so not by a kill", f.what)
 		}
 	}
 	switch {
-	case h.runs > 0 && waits:
+	case h.waits:
 		h.parked++
 	case h.runs > 0:
 		h.cutOff++
 	}
-	h.open = nil
+	h.open, h.waits = nil, false
 	h.epoch = max(h.epoch, e.Epoch)
 	h.runs++
+}
+
+// waiting is what the journal says of a park.
+type waiting struct {
+	Approvals int      `json:"approvals"`
+	Turns     []string `json:"turns"`
+}
+
+// parks ends a run that waits. Nothing but calls of sub-agents may be under way, and there must be something to wait for.
+func (h *history) parks(e journal.Entry, w waiting) {
+	h.waits = true
+	var at []*flight
+	for _, f := range h.open {
+		if !f.awaits {
+			h.wrong(wholeJournals, "the run parks in entry %d while %s is in flight", e.Seq, f.what)
+			continue
+		}
+		at = append(at, f)
+	}
+	undecided := 0
+	for _, a := range h.approvals {
+		if a.decision == nil {
+			undecided++
+		}
+	}
+	if w.Approvals != 0 && w.Approvals != undecided || len(w.Turns) != len(at) || w.Approvals+len(w.Turns) == 0 {
+		h.wrong(wholeJournals, "the run parks in entry %d for %d decisions and %d Turns, and %d and %d are open: nothing to wait for, or something else",
+			e.Seq, w.Approvals, len(w.Turns), undecided, len(at))
+	}
 }
 
 // idle checks that nothing is in flight when something else begins.

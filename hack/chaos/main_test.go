@@ -74,7 +74,7 @@ func TestAPointStandsBetweenAnyTwoEffects(t *testing.T) {
 	// Bind, expose, prepare, three replies of three effects each, three calls of three each, the end in the journal and the status.
 	const short = 3 + 3*3 + 3*3 + 2
 	// A wave, a call that is approved, one that is denied, one of a sub-agent with two of the child, and a compaction.
-	const others = 6 + 7 + 2 + 6 + 2 + 5
+	const others = 6 + 8 + 2 + 7 + 2 + 5
 	const alone, goingOn = short + others, 4
 	if got := len(all); got != 2*(alone+goingOn) {
 		t.Errorf("%d points, want %d", got, 2*(alone+goingOn))

@@ -155,7 +155,7 @@ func (f figures) facts() []fact {
 		line("Turns, finished with an answer", "%d of %d", f.Finished, f.Turns),
 		line("  of which of sub-agents", "%d, by %d calls", f.Children, f.Delegated),
 		line("resumes, by the statuses", "%d", f.Resumes),
-		line("  of Turns that were cut off, and of parked ones", "%d, %d", f.CutOff, f.Parked),
+		line("runs that went on: of Turns cut off, of parked ones", "%d, %d", f.CutOff, f.Parked),
 		line("journal entries", "%d", f.Entries),
 		line("requests that the model's server got", "%d", f.Requests),
 		line("  = replies in the journals", "%d (%d for compactions)", f.Replies, f.Asides),

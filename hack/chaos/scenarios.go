@@ -58,12 +58,12 @@ func more() []scenario {
 	add(shortWave, appended(journal.ToolIntended, 1), having(failpoint.Call, toolLook, 2), appended(journal.ToolFinished, 1),
 		appended(journal.ToolFinished, 3), appended(journal.ToolIntended, 2), having(failpoint.Call, toolCount, 1))
 	// A call that waits for people: the Turn is unbound, and bound anew when they have decided.
-	add(shortApproved, appended(journal.ApprovalRequested, 1), having(failpoint.Write, failpoint.DetailPark, 1),
+	add(shortApproved, appended(journal.ApprovalRequested, 1), appended(journal.RunParked, 1), having(failpoint.Write, failpoint.DetailPark, 1),
 		having(failpoint.Write, failpoint.DetailClaim, 1), appended(journal.ApprovalDecided, 1), appended(journal.ToolIntended, 1),
 		having(failpoint.Call, toolWipe, 1), appended(journal.ToolFinished, 1))
 	add(shortRefused, appended(journal.ApprovalDecided, 1), appended(journal.ToolFinished, 1))
 	// A call of a sub-agent: the child is made, and the Turn waits for it.
-	add(shortNested, appended(journal.ToolIntended, 1), having(failpoint.Create, "", 1), having(failpoint.Write, failpoint.DetailPark, 1),
+	add(shortNested, appended(journal.ToolIntended, 1), having(failpoint.Create, "", 1), appended(journal.RunParked, 1), having(failpoint.Write, failpoint.DetailPark, 1),
 		having(failpoint.Write, failpoint.DetailClaim, 1), appended(journal.ToolIntended, 2), appended(journal.ToolFinished, 1))
 	// The child dies as its parent does.
 	for _, point := range []failpoint.Point{having(failpoint.Call, toolCount, 1), having(failpoint.Write, failpoint.DetailEnd, 1)} {

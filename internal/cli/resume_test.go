@@ -133,11 +133,13 @@ func TestAnInterruptedTurnGoesOnFromItsJournal(t *testing.T) {
 	if got.out != "" {
 		t.Errorf("want no Turn printed that has not ended, have:\n%s", got.out)
 	}
+	again := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, cli.ExitOK)
+	mustSay(t, again.out, "Back.")
+	mustSay(t, again.err, "The Turn went on from its journal.")
 	turn := decoded(t, capstan(t, args...).mustEnd(t, cli.ExitOK).out)
 	if turn.Status.Result.Text != "Back." || turn.Epoch() != 2 || turn.Status.Steps.Resumes != 1 {
 		t.Errorf("want the answer of a second binding, have %+v of %+v", turn.Status.Result, turn.Status.Executor)
 	}
-	mustSay(t, capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, cli.ExitOK).err, "The Turn went on from its journal.")
 }
 
 // TestATurnThatRunsIsNotRunTwice: neither does the second one buy anything, nor does it take the Turn from the first.

@@ -32,7 +32,7 @@ type runner struct {
 	dataDir string
 	verbose bool
 	approve approvalMode
-	// wentOn is true for a Turn that an earlier run has begun. undecided are the calls that nobody has decided about, for people.
+	// wentOn is true for a Turn that an earlier run has begun and not ended. undecided are the calls that nobody has decided about, for people.
 	wentOn    bool
 	undecided []string
 }
@@ -169,7 +169,7 @@ func (r *runner) execute(ctx context.Context, p *project, t *v1alpha1.Turn) (res
 	if err != nil {
 		return nil, err
 	}
-	r.wentOn = before.last.Seq > 0
+	r.wentOn = before.last.Seq > 0 && before.last.Kind != journal.Finalized
 	err = j.drive(w) //nolint:contextcheck // because the job holds its life
 	if waits, ok := errors.AsType[*loop.Parked](err); ok {
 		w.park(waits)

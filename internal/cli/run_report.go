@@ -56,7 +56,7 @@ func (r *runner) remarks(t *v1alpha1.Turn, result *turn.Result) {
 	if f := result.Fallback; f != nil {
 		r.env.tell("%s answered in place of %s", f.To, f.From)
 	}
-	if r.wentOn && result.Counts.Resumes > 0 {
+	if r.wentOn {
 		r.env.tell("The Turn went on from its journal.")
 	}
 	r.env.tell("%s", translate.Summary(t))

@@ -36,6 +36,8 @@ func headline(e journal.Entry) (string, error) {
 	switch e.Kind {
 	case journal.RunStarted, journal.PreparationInput, journal.PromptRendered, journal.Prepared, journal.SessionTurn:
 		return "", nil // the head of a transcript tells of them
+	case journal.RunParked:
+		return of(e, waiting)
 	case journal.ModelRequested:
 		return of(e, requested)
 	case journal.ModelFailed:
@@ -65,6 +67,23 @@ func of[T any](e journal.Entry, say func(T) string) (string, error) {
 		return "", err
 	}
 	return say(v), nil
+}
+
+// parked is what the journal says of a run that ended because its Turn waits.
+type parked struct {
+	Approvals int      `json:"approvals"`
+	Turns     []string `json:"turns"`
+}
+
+func waiting(p parked) string {
+	var all []string
+	if p.Approvals > 0 {
+		all = append(all, number(p.Approvals, "decision"))
+	}
+	for _, name := range p.Turns {
+		all = append(all, "turn "+screen.Line(name, longestName))
+	}
+	return screen.Line("parked, waits for "+strings.Join(all, " and "), longestReason)
 }
 
 func requested(r loop.Request) string {

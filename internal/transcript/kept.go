@@ -82,6 +82,7 @@ var (
 // here, nor is what holds the id of a call: renderHash is one of the part of a prompt that all Turns of an agent share.
 var kept = map[journal.Kind]rule{
 	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName},
+	journal.RunParked:  fields{"approvals": aNumber, "turns": each{aName}},
 	journal.PreparationInput: fields{"zone": aName, "number": aNumber, "input": fields{
 		"Agent":   fields{"Name": aName, "Thinking": aWord, "MaxMemories": aNumber, "AllowsTrusted": aSwitch},
 		"Profile": fields{"Name": aName, "ID": aName, "Version": aName, "Generation": aNumber, "Mode": aWord, "Sections": each{aWord}},

@@ -31,6 +31,10 @@ func payloads() map[journal.Kind]any {
 			Namespace string `json:"namespace"`
 			Name      string `json:"name"`
 		}{},
+		journal.RunParked: &struct {
+			Approvals int      `json:"approvals"`
+			Turns     []string `json:"turns"`
+		}{},
 		journal.PreparationInput: &struct {
 			Input prepare.Input `json:"input"`
 			Zone  string        `json:"zone"`
@@ -169,7 +173,7 @@ var survivors = []string{
 	"prepared report.profile.name", "prepared report.profile.version", "prepared report.sections", "prepared report.sectionsAsked",
 	"prepared report.variables", "prepared skills.key", "prepared tools.name", "prepared tools.parameters.name",
 	"prepared tools.parameters.type", "prompt.rendered id", "prompt.rendered name", "prompt.rendered variables",
-	"prompt.rendered version", "run.started executor", "run.started name", "run.started namespace", "session.turn cost.currency",
+	"prompt.rendered version", "run.parked turns", "run.started executor", "run.started name", "run.started namespace", "session.turn cost.currency",
 	"session.turn messages.name", "session.turn messages.role", "session.turn turnName", "session.turn turnUID", "tool.finished class",
 	"tool.finished outcome", "tool.finished spent.cost.currency", "tool.finished spent.turn", "tool.intended effect",
 	"tool.intended name", "tools.exposed packs.effect", "tools.exposed packs.name", "tools.exposed packs.parameters.name",

@@ -18,6 +18,9 @@ const (
 	// RunStarted means that a run has begun or goes on. It is written with the first thing that the run does, so that a run
 	// that did nothing leaves no trace.
 	RunStarted Kind = "run.started"
+	// RunParked means that a run has ended because its Turn waits for people or for the Turns of sub-agents. The next one goes on,
+	// and nothing was cut off. A run that did nothing leaves no trace.
+	RunParked Kind = "run.parked"
 	// PreparationInput is what the messages are made of: a fallback makes them anew from it.
 	PreparationInput Kind = "preparation.input"
 	// PromptRendered means that a prompt was made; the payload names the profile, its version, hashes and variables.

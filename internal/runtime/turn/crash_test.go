@@ -90,8 +90,8 @@ func sparse(ending string) int {
 func undisturbed(t *testing.T, e ending) (*world, int) {
 	t.Helper()
 	w := newWorld(t, &journaltest.Memory{}, "uid", e)
-	last, result, moments, err := w.run(1, false, nil)
-	if err != nil || int64(result.Counts.Resumes) != last.epoch-1 {
+	_, result, moments, err := w.run(1, false, nil)
+	if err != nil || result.Counts.Resumes != 0 {
 		t.Fatalf("Run = %+v, %v; want the Turn at its end", result, err)
 	}
 	if moments < 50 {

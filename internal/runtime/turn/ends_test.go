@@ -282,6 +282,31 @@ func TestCallsOfAResult(t *testing.T) {
 	}
 }
 
+// TestAStructuredAnswerOfATool is data, as that of a model.
+func TestAStructuredAnswerOfATool(t *testing.T) {
+	for name, tc := range map[string]struct {
+		text string
+		stop turn.Stop
+		data string
+	}{
+		"fits":         {"{\"closed\": true}", turn.StopToolEnded, `{"closed":true}`},
+		"does not fit": {"It is closed.", turn.StopOutputInvalid, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("p0", 1, answer{reply: calls("I close it.", call("c1", "close"))}, says("never"))
+			in := input(c)
+			in.Output = json.RawMessage(`{"type":"object","required":["closed"]}`)
+			last := named("close", tool.Destructive, saying(tc.text))
+			last.EndsTurn = true
+			in.Tools = []tool.Tool{last}
+			result := mustRun(t, &journaltest.Memory{}, in)
+			if result.Stop != tc.stop || result.Text != tc.text || string(result.Data) != tc.data || s.asked() != 1 {
+				t.Errorf("result %+v after %d requests, want %s with the data %q", result, s.asked(), tc.stop, tc.data)
+			}
+		})
+	}
+}
+
 // deciding answers each question with a decision, once it was asked so often.
 func deciding(after int, approved bool) func(context.Context, loop.Approval) (*loop.Decision, error) {
 	return func(_ context.Context, a loop.Approval) (*loop.Decision, error) {
@@ -320,6 +345,9 @@ func TestAParkedTurn(t *testing.T) {
 			}
 			in.Epoch, in.Preparation = 2, gone(t)
 			result = mustRun(t, j, in)
+			if n := len(payloads[struct{}](t, j, journal.RunParked)); n != 1 || result.Counts.Resumes != 0 {
+				t.Errorf("%d parks are in the journal and %d resumes are counted, want the one park, which is no resume", n, result.Counts.Resumes)
+			}
 			want := turn.CallRecord{CallID: "c2", Name: "send", Step: 1, Outcome: loop.Succeeded, Bytes: 4, DecidedBy: "alice"}
 			made := 1
 			if !approved {

@@ -76,13 +76,28 @@ func (r *run) loop(ctx context.Context, start int) (*loop.End, error) {
 		Interrupt: r.in.Interrupt, State: &r.past.loop, Record: r.record, NextSeq: r.log.Next,
 		Abandoned: func() bool { return r.life.Err() != nil },
 	})
-	if _, parked := errors.AsType[*loop.Parked](err); parked && r.wrote {
-		r.tell()
+	if waits, isParked := errors.AsType[*loop.Parked](err); isParked {
+		return nil, r.park(waits)
 	}
 	if err == nil && len(r.past.loop.Steps) > before && r.in.HoldAnswer != nil && r.in.HoldAnswer() {
 		return nil, loop.ErrInterrupted
 	}
 	return end, err
+}
+
+// park writes down that the run ends here because the Turn waits, unless it has found it waiting and did nothing. It returns what is
+// waited for, or why that could not be written.
+func (r *run) park(waits *loop.Parked) error {
+	news := r.wrote
+	if r.began {
+		if err := r.record(journal.Record{Kind: journal.RunParked, Payload: parked{len(waits.Approvals), waits.Turns}}); err != nil {
+			return err
+		}
+	}
+	if news {
+		r.tell()
+	}
+	return waits
 }
 
 // setOut finds out what the Turn has of tools, before the first request. That of a Turn whose messages an older version has made

@@ -13,8 +13,8 @@ import (
 // past is what the journal of a Turn says has happened: a fold over its entries, those of earlier runs and then those of
 // this one.
 type past struct {
-	// runs is how many runs have done something.
-	runs int
+	// runs is how many runs have done something, and parks how many of them ended because the Turn waits.
+	runs, parks int
 	// input is what the messages are made of; nil for a Turn that is only prepared.
 	input *frozen
 	// prepared is the newest preparation.
@@ -37,6 +37,9 @@ func (p *past) apply(e journal.Entry) error {
 	switch e.Kind { //nolint:exhaustive // because the others are the loop's
 	case journal.RunStarted:
 		p.runs++
+		return nil
+	case journal.RunParked:
+		p.parks++
 		return nil
 	case journal.ToolsExposed:
 		return read(e, &p.exposure)
@@ -62,6 +65,9 @@ func (p *past) apply(e journal.Entry) error {
 	}
 	return nil
 }
+
+// resumes is how often the Turn has been taken up by now where a run had left it, not where it waited.
+func (p *past) resumes() int { return max(0, p.runs-p.parks) }
 
 func read[T any](e journal.Entry, into **T) error {
 	v := new(T)

@@ -126,7 +126,7 @@ type Counts struct {
 	// Compactions are summaries that replaced older messages, Reflections drafts that were checked.
 	Compactions int `json:"compactions,omitempty"`
 	Reflections int `json:"reflections,omitempty"`
-	// Resumes is how often a run went on with what an earlier one had journalled.
+	// Resumes is how often a run went on with what an earlier one had journalled, but for those that ended because the Turn waits.
 	Resumes int `json:"resumes,omitempty"`
 }
 
@@ -183,7 +183,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	if f := state.TerminalResult(); f != nil && (stop == StopToolEnded || stop == StopOutputInvalid) {
 		result.Text = f.Text
 	}
-	result.attach(r.output != nil && (stop == StopCompleted || stop == StopMaxSteps))
+	result.attach(r.output != nil && stop.answered())
 	result.Record = finalize.Make(record)
 	return result, nil
 }

@@ -143,7 +143,7 @@ func (e *Engine) Run(ctx context.Context, in Input) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.resumes = r.past.runs
+	r.resumes = r.past.resumes()
 	if r.past.result == nil {
 		if err := r.finish(); err != nil { //nolint:contextcheck // because the run holds its life
 			return nil, err
@@ -169,6 +169,14 @@ type started struct {
 	Name      string `json:"name,omitempty"`
 }
 
+// parked is what the journal says of a run that ended because its Turn waits.
+type parked struct {
+	// Approvals is how many calls wait for a decision.
+	Approvals int `json:"approvals,omitempty"`
+	// Turns are the names of the Turns of sub-agents that have not ended.
+	Turns []string `json:"turns,omitempty"`
+}
+
 // errCancelled is the cause of a context whose Turn was cancelled.
 var errCancelled = errors.New("the turn was cancelled")
 
@@ -183,7 +191,7 @@ type run struct {
 	life context.Context //nolint:containedctx // because the journal is written for as long as the run lives, whatever a step's own context says
 	log  *journal.Log
 	past past
-	// resumes is how many runs before this one have done something.
+	// resumes is how many runs before this one have done something and did not end with a wait.
 	resumes int
 	// input is what messages are made of, nil before the first are, and number that of the Turn in its Session.
 	input  *prepare.Input
@@ -193,8 +201,8 @@ type run struct {
 	pending  []journal.Record
 	// output is the form of the answer; nil for none.
 	output *schema.Schema
-	// wrote says whether this run has written anything but that a call is about to be made.
-	wrote bool
+	// began says whether this run has written anything, and wrote whether anything but that a call is about to be made.
+	began, wrote bool
 }
 
 // finish brings the Turn to its end and writes that down.
@@ -233,6 +241,7 @@ func (r *run) record(records ...journal.Record) error {
 	if err := r.log.Append(r.life, records...); err != nil {
 		return err
 	}
+	r.began = true
 	for _, e := range records {
 		r.wrote = r.wrote || e.Kind != journal.ToolIntended // which is written in vain while a sub-agent is waited for
 		if goesOn(e) {

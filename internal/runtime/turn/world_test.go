@@ -37,7 +37,7 @@ type world struct {
 	replied    map[string]bool  // steps whose reply is in the journal, with their purpose
 	began      map[string]int64 // the epoch of the process that was the first to ask for a decision, or to begin a child
 	appended   []*process       // those that have written to the Turn's journal, in order
-	// resumes is how many processes have written before the one that ended the Turn.
+	// resumes is how many processes have written before the one that ended the Turn, but for those that parked it.
 	resumes int
 	// lost are requests that the endpoint got and of whose end the journal knows nothing, and unknown are calls that do harm
 	// and were under way when their process died.
@@ -82,6 +82,8 @@ type process struct {
 	// intended and whose end is not in the journal.
 	inFlight bool
 	intents  map[string]loop.Intent
+	// parked is true once the journal says that the process has parked the Turn.
+	parked bool
 }
 
 // process makes the process that runs the Turn for an epoch.
@@ -238,7 +240,9 @@ func (p *process) wrote(entries []journal.Entry) {
 			f := decoded[loop.Finish](w.t, e)
 			delete(p.intents, fmt.Sprintf("%s/%d/%s", w.uid, f.Step, f.CallID))
 		case journal.Finalized:
-			w.resumes = len(slices.DeleteFunc(slices.Clone(w.appended), func(o *process) bool { return o == p }))
+			w.resumes = len(slices.DeleteFunc(slices.Clone(w.appended), func(o *process) bool { return o == p || o.parked }))
+		case journal.RunParked:
+			p.parked = true
 		}
 	}
 }
