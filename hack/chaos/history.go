@@ -31,9 +31,9 @@ type history struct {
 	// parked counts the runs that went on after a park, and cutOff those that went on after anything else.
 	parked, cutOff int
 	// waits is true while the last entry is a park.
-	waits bool
-	result         *turn.Result
-	broken         []violation
+	waits  bool
+	result *turn.Result
+	broken []violation
 
 	// open are what is in flight by the journal: a request, or intents that the same run has not ended yet.
 	open []*flight
