@@ -120,6 +120,7 @@ func TestArguments(t *testing.T) {
 		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan", "--leader-elect=true", "--journal-retention=24h",
 		"--max-concurrent-turns=1000", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081",
 		"--log-format=json", "--log-level=info", "--shutdown-grace-seconds=25", "--probe-interval-seconds=60",
+		"--approval-policy=capstan-system-capstan-toolapprovals",
 	}
 	tests := map[string]struct {
 		values []string
@@ -133,6 +134,8 @@ func TestArguments(t *testing.T) {
 		"NoLeader":   {values: []string{"leaderElection.enabled=false", "persistence.enabled=true"}, want: []string{"--leader-elect=false"}},
 		"Extra":      {values: []string{"extraArgs={--store=sqlite:///var/lib/capstan/x.db}"}, want: []string{"--store=sqlite:///var/lib/capstan/x.db"}},
 		"Retention":  {values: []string{"journalRetention=0s"}, want: []string{"--journal-retention=0s"}},
+		"NoPolicy":   {values: []string{"approvalPolicy.install=false"}, want: []string{"--approval-policy=capstan-toolapprovals"}},
+		"Trusting":   {values: []string{"extraArgs={--trust-decided-by}"}, want: []string{"--trust-decided-by"}},
 		"Skills":     {values: []string{"skillsConfigMap=house-skills"}, want: []string{"--skills-file=/etc/capstan/skills/skills.yaml"}},
 		"Addresses": {
 			values: []string{"connections.allowCIDRs={127.0.0.0/8,::1/128}", "connections.denyCIDRs={10.0.0.0/8}"},

@@ -67,6 +67,36 @@ func (c cluster) can(t *testing.T, account, namespace, verb, resource string) bo
 	}
 }
 
+// mayGetPolicy reports whether the API server lets the manager look at a policy of this name, and at its binding.
+func (c cluster) mayGetPolicy(t *testing.T, account, policy string) bool {
+	t.Helper()
+	may := 0
+	for _, kind := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
+		out, err := output(t.Context(), kubectlPath, "--kubeconfig", c.kubeconfig, "auth", "can-i", "get", kind+".admissionregistration.k8s.io/"+policy,
+			"--as", "system:serviceaccount:capstan-system:"+account)
+		switch answer := strings.TrimSpace(string(out)); answer {
+		case "yes":
+			may++
+		case "no":
+		default:
+			t.Fatalf("can-i get %s = %q: %v", kind, answer, err)
+		}
+	}
+	if may == 1 {
+		t.Errorf("%s may get one of the policy %s and its binding, and not the other", account, policy)
+	}
+	return may == 2
+}
+
+// checkPolicy fails the test unless the manager may look at the one policy that is there.
+func (c cluster) checkPolicy(t *testing.T, account, policy string) {
+	t.Helper()
+	c.run(t, kubectlPath, "get", "validatingadmissionpolicy/"+policy, "validatingadmissionpolicybinding/"+policy)
+	if !c.mayGetPolicy(t, account, policy) || c.mayGetPolicy(t, account, "another") {
+		t.Errorf("%s may get the policy %s: %v, and another: %v; want that one alone", account, policy, c.mayGetPolicy(t, account, policy), c.mayGetPolicy(t, account, "another"))
+	}
+}
+
 // access is one question to the API server and the answer it must give.
 type access struct {
 	namespace, verb, resource string
@@ -139,11 +169,13 @@ func TestInstallOnAnAPIServer(t *testing.T) {
 	c.check(t, "capstan", inOwnNamespace)
 	c.check(t, "capstan", inServedNamespace)
 	c.check(t, "capstan", []access{{"kube-system", "get", "secrets", true}})
+	c.checkPolicy(t, "capstan", "capstan-system-capstan-toolapprovals")
 
 	upgrade("watchNamespaces={default}")
 	c.check(t, "capstan", inOwnNamespace)
 	c.check(t, "capstan", inServedNamespace)
 	c.check(t, "capstan", []access{{"kube-system", "get", "secrets", false}, {"kube-system", "list", "turns.capstan.dev", false}})
+	c.checkPolicy(t, "capstan", "capstan-system-capstan-toolapprovals")
 
 	c.run(t, helmPath, "uninstall", "capstan", "--namespace", "capstan-system")
 	if got := c.run(t, kubectlPath, "get", "turns", "-n", "default", "-o", "name"); !strings.Contains(got, "turn.capstan.dev/sample") {
@@ -157,4 +189,5 @@ func TestInstallOnAnAPIServer(t *testing.T) {
 	c.run(t, kubectlPath, "apply", "--server-side", "--force-conflicts", "--validate=strict", "-k", "../config/default")
 	c.check(t, "capstan-manager", inOwnNamespace)
 	c.check(t, "capstan-manager", inServedNamespace)
+	c.checkPolicy(t, "capstan-manager", "capstan-toolapprovals")
 }

@@ -33,8 +33,24 @@ func manifests(t *testing.T) map[string][]runtime.Object {
 	}
 }
 
+// ofPolicy are rules as the chart has them: about the policy of ToolApprovals that it installs, or relies on.
+func ofPolicy(rules []rbacv1.PolicyRule, policy string) []rbacv1.PolicyRule {
+	named := slices.Clone(rules)
+	for i, rule := range named {
+		if slices.Equal(rule.ResourceNames, []string{"capstan-toolapprovals"}) {
+			named[i].ResourceNames = []string{policy}
+		}
+	}
+	return named
+}
+
 func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
-	clusterRules, ownRules := generatedRoles(t)
+	generated, ownRules := generatedRoles(t)
+	clusterRules := ofPolicy(generated, "capstan-system-capstan-toolapprovals")
+	policyRules := slices.DeleteFunc(slices.Clone(clusterRules), func(r rbacv1.PolicyRule) bool { return len(r.ResourceNames) == 0 })
+	if len(policyRules) != 1 {
+		t.Fatalf("got %d rules about one object, want that of the policy", len(policyRules))
+	}
 
 	t.Run("ClusterWide", func(t *testing.T) {
 		objects := renderChart(t)
@@ -43,6 +59,12 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 		}
 		if diff := cmp.Diff(ownRules, one[*rbacv1.Role](t, objects).Rules); diff != "" {
 			t.Errorf("Role differs from config/rbac/role.yaml; run go run ./hack/chart (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("PolicyOfConfig", func(t *testing.T) {
+		if diff := cmp.Diff(generated, managerRole(t, renderChart(t, "approvalPolicy.install=false")).Rules); diff != "" {
+			t.Errorf("ClusterRole differs from config/rbac/role.yaml, where the policy is that of config/policy (-want +got):\n%s", diff)
 		}
 	})
 
@@ -56,12 +78,20 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("Roles by namespace (-want +got):\n%s", diff)
 		}
-		people := []string{"capstan-system-capstan-turn-reader", "capstan-system-capstan-approver"}
-		if diff := cmp.Diff(people, clusterRoles(objects)); diff != "" {
-			t.Errorf("cluster-wide roles, of which the manager has none, since every kind it reads is namespaced (-want +got):\n%s", diff)
+		const ofPolicy = "capstan-system-capstan-approval-policy"
+		roles := []string{ofPolicy, "capstan-system-capstan-turn-reader", "capstan-system-capstan-approver"}
+		if diff := cmp.Diff(roles, clusterRoles(objects)); diff != "" {
+			t.Errorf("cluster-wide roles, of which the manager has that of the policy, since every other kind it reads is namespaced (-want +got):\n%s", diff)
 		}
-		if role := one[*rbacv1.ClusterRoleBinding](t, objects).RoleRef.Name; role != "system:auth-delegator" {
-			t.Errorf("the manager has the ClusterRole %s, want no more than to ask who reads a journal and whether they may", role)
+		if diff := cmp.Diff(policyRules, managerRole(t, objects).Rules); diff != "" {
+			t.Errorf("the ClusterRole of the policy (-want +got):\n%s", diff)
+		}
+		var bound []string
+		for _, binding := range every[*rbacv1.ClusterRoleBinding](objects) {
+			bound = append(bound, binding.RoleRef.Name)
+		}
+		if diff := cmp.Diff([]string{"system:auth-delegator", ofPolicy}, bound); diff != "" {
+			t.Errorf("the manager's ClusterRoles, want no more than to ask who reads a journal and whether they may, and to get the policy (-want +got):\n%s", diff)
 		}
 	})
 
@@ -181,6 +211,9 @@ func checkRule(t *testing.T, rule rbacv1.PolicyRule) {
 	}
 	if slices.Contains(rule.Resources, "secrets") && !slices.Equal(rule.Verbs, []string{"get"}) {
 		t.Errorf("verbs on Secrets = %v, want get only: with list or watch every Secret of the namespace can be read", rule.Verbs)
+	}
+	if slices.Contains(rule.APIGroups, "admissionregistration.k8s.io") && (!slices.Equal(rule.Verbs, []string{"get"}) || len(rule.ResourceNames) != 1) {
+		t.Errorf("rule %v is about more than to get one policy and its binding", rule)
 	}
 	// Turns alone are made, for sub-agents, and patched, to cancel those: their spec is immutable but for that.
 	spec := []string{"configmaps", "agents", "modelproviders", "promptprofiles", "toolapprovals", "toolservers"}

@@ -72,6 +72,7 @@ type ToolApprovalSpec struct {
 // +kubebuilder:printcolumn:name="By",type=string,JSONPath=`.spec.decidedBy`
 // +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.spec.reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:selectablefield:JSONPath=`.spec.turnRef.name`
 type ToolApproval struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object metadata.

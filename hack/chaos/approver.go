@@ -18,6 +18,9 @@ import (
 // approvalInterval is the time between two looks at what waits for a decision.
 const approvalInterval = 150 * time.Millisecond
 
+// deciderName is the name of the test's user, by which the API server knows who has decided.
+const deciderName = "admin"
+
 // approver decides about the calls that wait for it, as people do: after a while, and as the Turn's message has it.
 type approver struct {
 	*rig
@@ -75,7 +78,7 @@ func (a *approver) decide(ctx context.Context, t *v1alpha1.Turn, p v1alpha1.Pend
 		ObjectMeta: metav1.ObjectMeta{Namespace: a.phase, Name: "decision-" + hex.EncodeToString(hash[:8])},
 		Spec: v1alpha1.ToolApprovalSpec{
 			TurnRef: v1alpha1.ObjectReference{Name: t.Name}, TurnUID: string(t.UID), Step: p.Step, CallID: p.CallID,
-			ArgumentsHash: p.ArgumentsHash, Decision: v1alpha1.ApprovalApproved, DecidedBy: objectName,
+			ArgumentsHash: p.ArgumentsHash, Decision: v1alpha1.ApprovalApproved, DecidedBy: deciderName,
 		},
 	}
 	if isDenied(t.Spec.Message) {

@@ -52,6 +52,9 @@ func (r *rig) executors(ctx context.Context) (*phaseReport, error) {
 	if err := c.start(ctx); err != nil {
 		return nil, err
 	}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	defer beside(ctx, fail, r.newApprover(c.phase, slowestDecision).run)()
 	if err := c.killed(ctx); err != nil {
 		return nil, fmt.Errorf("an executor that is killed: %w", err)
 	}
@@ -68,6 +71,7 @@ func (r *rig) executors(ctx context.Context) (*phaseReport, error) {
 	p := newPhaseReport(e)
 	p.Done, p.Violations = c.facts, append(p.Violations, c.violations...)
 	p.checked(movedInTime, fencedZombie)
+	p.has(map[string]int{"calls that were approved": p.Figures.Approved, "Turns of sub-agents": p.Figures.Children})
 	return p, nil
 }
 
@@ -309,7 +313,8 @@ func (c *couple) someFinished(ctx context.Context, mine map[string]*v1alpha1.Tur
 	}
 }
 
-// zombie checks that the first executor, which slept from one time to another, has written nothing of the Turns that it had.
+// zombie checks that the first executor, which slept from one time to another, has written nothing of the Turns that it had. One
+// that was parked later on may be bound to it anew, and is its own then.
 func (c *couple) zombie(ctx context.Context, mine, before map[string]*v1alpha1.Turn, asleep, awake time.Time) error {
 	uids := map[string]bool{}
 	for name, was := range mine {
@@ -318,13 +323,14 @@ func (c *couple) zombie(ctx context.Context, mine, before map[string]*v1alpha1.T
 		if err != nil {
 			return err
 		}
-		if b := t.Status.Executor; b.Name != c.second.spec.name || b.Epoch <= was.Epoch() {
+		b := t.Status.Executor
+		if b.Epoch <= was.Epoch() || b.Name != c.second.spec.name && b.Epoch == was.Epoch()+1 {
 			c.wrong(fencedZombie, name, "its status has executor %q and epoch %d, after epoch %d", b.Name, b.Epoch, was.Epoch())
 		}
 		if f := before[name]; f != nil && f.ResourceVersion != t.ResourceVersion {
 			c.wrong(fencedZombie, name, "it had finished and was written again (version %s, then %s)", f.ResourceVersion, t.ResourceVersion)
 		}
-		if at := lastWrite(t, c.first.spec.name); at.After(awake) {
+		if at := lastWrite(t, c.first.spec.name); b.Name != c.first.spec.name && at.After(awake) {
 			c.wrong(fencedZombie, name, "the API server notes a write of the executor that woke up, at %s", at.Format("15:04:05"))
 		}
 	}

@@ -112,13 +112,23 @@ var (
 		name: "plan-slow-waves", agent: agentMain, fastest: 200, slowest: 1000,
 		steps: [][]string{{toolLook, toolLook, toolLook, toolCount}, {toolCount}, {toolLook, toolLook}, {toolCount}},
 	}
-	// lasting are these, in turn.
-	lasting = []plan{slow, slowWaves}
+	slowApproved = plan{
+		name: "plan-slow-approved", agent: agentMain, fastest: 200, slowest: 1000,
+		steps: [][]string{{toolCount}, {toolWipe, toolLook}, {toolCount}, {toolCount}},
+	}
+	slowNested = plan{
+		name: "plan-slow-nested", agent: agentMain, fastest: 200, slowest: 1000, child: slowTask.name,
+		steps: [][]string{{toolCount}, {toolHelper}, {toolLook, toolCount}},
+	}
+	slowTask = plan{name: "plan-slow-task", fastest: 200, slowest: 1000, steps: [][]string{{toolCount}, {toolLook, toolCount}}}
+	// lasting are these but for the task, in turn.
+	lasting = []plan{slow, slowWaves, slowApproved, slowNested}
 )
 
 var plans = []plan{
 	long, waves, approved, refused, nested, wide, task,
-	short, shortWave, shortApproved, shortRefused, shortNested, shortWide, shortTask, slow, slowWaves,
+	short, shortWave, shortApproved, shortRefused, shortNested, shortWide, shortTask,
+	slow, slowWaves, slowApproved, slowNested, slowTask,
 }
 
 // paces is how many Turns of a plan differ in how long their replies take.

@@ -49,10 +49,15 @@ func newPhaseReport(e evidence) *phaseReport {
 // mixes checks that the Turns of a phase have done all that a Turn can do.
 func (p *phaseReport) mixes() {
 	f := p.Figures
-	for what, n := range map[string]int{
+	p.has(map[string]int{
 		"calls in waves": f.Waves, "calls that were approved": f.Approved, "calls that were denied": f.Denied,
 		"Turns of sub-agents": f.Children, "compactions": f.Compactions, "parked Turns that went on": f.Parked,
-	} {
+	})
+}
+
+// has checks that there were some of each.
+func (p *phaseReport) has(counts map[string]int) {
+	for what, n := range counts {
 		if n == 0 {
 			p.wrong(everyTurnFinished, "there were no %s: this proves nothing", what)
 		}

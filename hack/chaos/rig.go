@@ -97,7 +97,7 @@ func (r *rig) start(ctx context.Context) error {
 	if r.api, err = client.New(r.cluster.Config, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("failed to make a client: %w", err)
 	}
-	return nil
+	return stack.InstallApprovalPolicy(ctx, r.cluster.Config, "config/policy")
 }
 
 // serve serves a handler from this process, which is never killed, until the rig stops.

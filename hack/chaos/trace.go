@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,8 +20,13 @@ func (c *couple) attempts(uids map[string]bool, asleep, awake time.Time, finishe
 		return err
 	}
 	fenced, conflicts := 0, 0
+	own := map[string]bool{} // those that it was given anew: journals show that their runs are of a newer epoch
 	for _, s := range steps {
-		if !uids[s.Turn] || s.End.Before(awake) {
+		if !uids[s.Turn] || s.End.Before(awake) || own[s.Turn] {
+			continue
+		}
+		if s.Error == "" && s.Effect == failpoint.Append && slices.Contains(s.Details, string(journal.RunStarted)) {
+			own[s.Turn] = true
 			continue
 		}
 		switch {

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 )
 
 // approver is who decides about calls: a ServiceAccount, since the control plane knows no people.
@@ -48,11 +50,15 @@ func (d *demo) allowApprovals(ctx context.Context) error {
 		return fmt.Errorf("failed to make a token for %q: %w", approver, err)
 	}
 	d.token = token.Status.Token
+	d.approvable = time.Now().Add(approvals.Settle)
 	return nil
 }
 
 // approve lets the calls be made that a Turn waits for, by the command line, as a person would, and shows what it shows.
 func (d *demo) approve(ctx context.Context, turn *v1alpha1.Turn) error {
+	if err := await(ctx, d.approvable); err != nil {
+		return err
+	}
 	shown := fmt.Sprintf("%s approve %s --yes --token \"$GRACE\"", d.capstan, turn.Name)
 	cmd := exec.CommandContext(ctx, d.capstan, "approve", turn.Name, "--yes", "--token", d.token)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+d.cluster.Kubeconfig)
@@ -62,4 +68,16 @@ func (d *demo) approve(ctx context.Context, turn *v1alpha1.Turn) error {
 	}
 	d.print("\n$ %s\n%s\n", shown, output)
 	return nil
+}
+
+// await waits for a time of day.
+func await(ctx context.Context, at time.Time) error {
+	timer := time.NewTimer(time.Until(at))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

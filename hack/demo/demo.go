@@ -57,8 +57,9 @@ type demo struct {
 	stack   *stack.Stack
 	cluster *stack.ControlPlane
 	api     client.WithWatch
-	// token of who decides about calls.
-	token string
+	// token of who decides about calls, and when a decision is used: not at once after the policy was installed.
+	token      string
+	approvable time.Time
 	// shown are the states of Turns that were printed last, by name.
 	shown map[string]string
 }

@@ -14,11 +14,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 )
 
 // TestMain lets the test's own executable play the program that a test starts: "serve ADDRESS" answers every request
@@ -65,6 +71,8 @@ func TestControlPlaneServesTheCRDsUntilStopped(t *testing.T) {
 		t.Errorf("kinds that the API server knows (-want +got):\n%s", diff)
 	}
 
+	installsThePolicy(t, cluster)
+
 	info, err := os.Stat(cluster.Kubeconfig)
 	if err != nil {
 		t.Fatal(err)
@@ -75,6 +83,30 @@ func TestControlPlaneServesTheCRDsUntilStopped(t *testing.T) {
 	stopped(t, s)
 	if err := c.List(t.Context(), &crds); err == nil {
 		t.Error("the API server still answers after Stop")
+	}
+}
+
+// installsThePolicy checks that a control plane gets the policy of ToolApprovals, and that decisions count when it has.
+func installsThePolicy(t *testing.T, cluster *ControlPlane) {
+	t.Helper()
+	config := filepath.Join("..", "..", "config", "policy")
+	if err := InstallApprovalPolicy(t.Context(), cluster.Config, config); err != nil {
+		t.Fatal(err)
+	}
+	clientset, err := kubernetes.NewForConfig(cluster.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := approvals.NewPolicy(approvals.DefaultPolicy, clientset.AdmissionregistrationV1(), time.Now, logr.Discard()).Check
+	made := []v1alpha1.ToolApproval{{ObjectMeta: metav1.ObjectMeta{Name: "a", CreationTimestamp: metav1.NewTime(time.Now().Truncate(time.Second))}}}
+	if checked, why, err := check(t.Context(), made); len(checked) != 1 || why != "" || err != nil {
+		t.Errorf("a decision that is made now is not used: %q, %v", why, err)
+	}
+	if err := InstallApprovalPolicy(t.Context(), cluster.Config, config); err == nil || !strings.Contains(err.Error(), "already exists") {
+		t.Errorf("error %v, want one that says that the policy is there", err)
+	}
+	if err := InstallApprovalPolicy(t.Context(), cluster.Config, t.TempDir()); err == nil || !strings.Contains(err.Error(), "failed to read the policy of ToolApprovals") {
+		t.Errorf("error %v, want one about the files", err)
 	}
 }
 

@@ -38,6 +38,10 @@ package controller
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
+// Whether the API server checks who decides about a call: the policy that does, and its binding, by the one name that they are
+// installed under, when a decision is to be used. The Helm chart gives both another name, and puts it here.
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,resourceNames=capstan-toolapprovals,verbs=get
+
 // In the manager's own namespace alone: the Lease of each executor (watched, so that the Turns of a lost one are bound
 // anew; deleted when its executor has stopped) and the Lease of leader election.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=capstan-system,resources=leases,verbs=get;list;watch;create;update;delete

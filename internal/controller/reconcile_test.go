@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/executor"
 )
 
@@ -57,7 +58,7 @@ func newBench(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *
 		WithIndex(&v1alpha1.Turn{}, indexTurnParent, parentOfTurn).
 		WithIndex(&v1alpha1.ToolApproval{}, indexApprovalTurn, turnOfApproval).Build()}
 	clock := func() time.Time { return now }
-	b.turns = &TurnReconciler{Client: b.client, Reader: b.client, Live: b.client, Events: events.NewFakeRecorder(10), Now: clock}
+	b.turns = &TurnReconciler{Client: b.client, Reader: b.client, Live: b.client, Events: events.NewFakeRecorder(10), Now: clock, Approvals: approvals.Trust}
 	b.executors = &ExecutorReconciler{Client: b.client, Live: b.client, Now: clock, Namespace: "capstan-system", Self: "self", Turns: b.turns}
 	b.turns.Executors = b.executors
 	b.turns.places = newPlaces(func(turn client.ObjectKey) { b.woken = append(b.woken, turn.Name) })

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -41,6 +42,8 @@ type TurnReconciler struct {
 	Reader client.Reader
 	// Live reads Sessions from the API server.
 	Live client.Reader
+	// Approvals says which decisions about calls may be used.
+	Approvals approvals.Check
 	// Recheck is how often Turns that wait for a ConfigMap are looked at where ConfigMaps may not be watched; 0 watches them.
 	Recheck time.Duration
 
@@ -68,7 +71,7 @@ const bindingsAtOnce = 8
 
 // SetupWithManager registers the reconciler. A Turn is looked at when it appears, when its spec changes, when it has
 // ended or was handed back, when its agent changes, when a ConfigMap that it waits for appears, when it is its turn in its
-// Session, when somebody has decided about one of its calls, when the Turn of a sub-agent that it waits for has ended, when the
+// Session, when somebody has decided about one of its calls (and from time to time while such a decision may not be used), when the Turn of a sub-agent that it waits for has ended, when the
 // Turn that waits for it has, and when a place becomes free for it.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.places = newPlaces(func(turn types.NamespacedName) { r.enqueue(reconcile.Request{NamespacedName: turn}) })

@@ -21,6 +21,8 @@ import (
 type waits struct {
 	// decided says of each of the Turn's pendingApprovals whether somebody has decided.
 	decided []bool
+	// unused says why decisions about them may not be used, empty if there are none of that kind.
+	unused string
 	// unfinished are those of the Turn's awaitedTurns that have not ended; they are the cache's.
 	unfinished []*v1alpha1.Turn
 }
@@ -44,6 +46,10 @@ func whenAwaiting(v view) (decision, bool) {
 	}
 	d := decision{action: park}
 	d.reason, d.message = translate.Awaits(t)
+	if v.waits.unused != "" {
+		d.message += "; " + v.waits.unused
+		d.wakeIn(unusedRecheck)
+	}
 	for i, p := range t.Status.PendingApprovals {
 		left := p.ExpiryTime.Sub(v.now)
 		if v.waits.isDecided(i) || left <= 0 {
@@ -61,6 +67,10 @@ func whenAwaiting(v view) (decision, bool) {
 	}
 	return d, true
 }
+
+// unusedRecheck is how often Turns are looked at that somebody has decided about in a way that may not be used: what is amiss
+// is in objects that nobody watches.
+const unusedRecheck = 10 * time.Second
 
 // wakeIn looks at the Turn again after some time at the latest.
 func (d *decision) wakeIn(after time.Duration) {
@@ -85,13 +95,9 @@ func (v view) clockStops() bool { return len(v.turn.Status.PendingApprovals) > 0
 func (r *TurnReconciler) waits(ctx context.Context, t *v1alpha1.Turn) (waits, error) {
 	var w waits
 	if len(t.Status.PendingApprovals) > 0 {
-		var approvals v1alpha1.ToolApprovalList
-		err := r.Client.List(ctx, &approvals, client.InNamespace(t.Namespace), client.MatchingFields{indexApprovalTurn: t.Name}, client.UnsafeDisableDeepCopy)
-		if err != nil {
-			return w, fmt.Errorf("failed to list the decisions about calls of the turn: %w", err)
-		}
-		for _, p := range t.Status.PendingApprovals {
-			w.decided = append(w.decided, slices.ContainsFunc(approvals.Items, func(a v1alpha1.ToolApproval) bool { return translate.Decides(&a, t, p) }))
+		var err error
+		if w.decided, w.unused, err = r.decided(ctx, t); err != nil {
+			return w, err
 		}
 	}
 	if len(t.Status.AwaitedTurns) > 0 {
@@ -106,6 +112,30 @@ func (r *TurnReconciler) waits(ctx context.Context, t *v1alpha1.Turn) (waits, er
 		}
 	}
 	return w, nil
+}
+
+// decided says of each of the Turn's pendingApprovals whether somebody has decided, and why there are decisions that may not be
+// used.
+func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn) (decided []bool, unused string, err error) {
+	var known v1alpha1.ToolApprovalList
+	err = r.Client.List(ctx, &known, client.InNamespace(t.Namespace), client.MatchingFields{indexApprovalTurn: t.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, "", fmt.Errorf("failed to list the decisions about calls of the turn: %w", err)
+	}
+	var about []v1alpha1.ToolApproval
+	for _, a := range known.Items {
+		if slices.ContainsFunc(t.Status.PendingApprovals, func(p v1alpha1.PendingApproval) bool { return translate.Decides(&a, t, p) }) {
+			about = append(about, a)
+		}
+	}
+	checked, unused, err := r.Approvals(ctx, about)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, p := range t.Status.PendingApprovals {
+		decided = append(decided, slices.ContainsFunc(checked, func(a v1alpha1.ToolApproval) bool { return translate.Decides(&a, t, p) }))
+	}
+	return decided, unused, nil
 }
 
 // undecided are the calls that still wait for a decision.

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -110,6 +111,26 @@ func TestAParkedTurn(t *testing.T) {
 			waits{decided: []bool{false, false}},
 			decision{action: admit, after: 40 * time.Second},
 		},
+		"decided in a way that may not be used": {
+			"it says so, and is looked at again soon", turnWith(started(30*time.Second), parked(waiting("a"))),
+			waits{decided: []bool{false}, unused: "ToolApproval x is not used: nobody knows who made it"},
+			decision{
+				action: park, reason: v1alpha1.TurnReasonAwaitingApproval, after: 10 * time.Second,
+				message: awaits + "; ToolApproval x is not used: nobody knows who made it",
+			},
+		},
+		"decided in such a way, and expires before that": {
+			"the end of its time is not missed", turnWith(started(30*time.Second), parked(map[string]time.Duration{"a": time.Second})),
+			waits{decided: []bool{false}, unused: "ToolApproval x is not used"},
+			decision{
+				action: park, reason: v1alpha1.TurnReasonAwaitingApproval, after: time.Second, message: awaits + "; ToolApproval x is not used",
+			},
+		},
+		"decided in a way that may be used, too": {
+			"it goes on", turnWith(started(30*time.Second), parked(waiting("a"))),
+			waits{decided: []bool{true}, unused: "ToolApproval x is not used"},
+			decision{action: admit, after: 40 * time.Second},
+		},
 		"cancelled": {
 			"its executor ends it", turnWith(started(30*time.Second), parked(waiting("a")), desires(v1alpha1.DesiredStateCancelled)),
 			waits{decided: []bool{false}},
@@ -197,6 +218,48 @@ func TestADecisionLetsAParkedTurnGoOn(t *testing.T) {
 				t.Errorf("status %+v, want 10 s parked, and the other call to be decided", s)
 			}
 		})
+	}
+}
+
+// TestADecisionThatMayNotBeUsedLetsNoTurnGoOn: it says why, writes that once, and goes on when the decision may be used.
+func TestADecisionThatMayNotBeUsedLetsNoTurnGoOn(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, turnWith(started(30*time.Second), parked(waiting("a", "b"))), agentWith(metav1.ConditionTrue, ""),
+		leaseOf("self", 1, now), approval("a"), approval("c"))
+	b.turns.Approvals = func(_ context.Context, made []v1alpha1.ToolApproval) ([]v1alpha1.ToolApproval, string, error) {
+		if len(made) != 1 || made[0].Name != "decision-a" {
+			t.Errorf("asked about %v, want the one decision about a call that waits", made)
+		}
+		return nil, "ToolApproval decision-a is not used: nobody knows who made it", nil
+	}
+	var said *v1alpha1.Turn
+	for range 2 {
+		result, err := b.look(t, "one")
+		if err != nil || result.RequeueAfter != unusedRecheck {
+			t.Fatalf("looked at again after %s (error %v), want %s", result.RequeueAfter, err, unusedRecheck)
+		}
+		got := b.turn(t, "one")
+		const want = "2 calls of tool delete wait for somebody's decision: capstan approve one, or capstan deny one; " +
+			"ToolApproval decision-a is not used: nobody knows who made it"
+		if message := got.Status.Conditions[0].Message; message != want || got.BoundTo() != "" || got.StateReason() != v1alpha1.TurnReasonAwaitingApproval {
+			t.Fatalf("%s, bound to %q, says %q; want it to wait and to say %q", got.StateReason(), got.BoundTo(), message, want)
+		}
+		if said != nil && said.ResourceVersion != got.ResourceVersion {
+			t.Error("what is no news must not be written")
+		}
+		said = got
+	}
+	b.turns.Approvals = func(context.Context, []v1alpha1.ToolApproval) ([]v1alpha1.ToolApproval, string, error) {
+		return nil, "", broken
+	}
+	if _, err := b.look(t, "one"); !errors.Is(err, broken) || b.turn(t, "one").ResourceVersion != said.ResourceVersion {
+		t.Errorf("error %v, want that of the look at the policy, and no write", err)
+	}
+	b.turns.Approvals = approvals.Trust
+	if _, err := b.look(t, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.turn(t, "one"); got.BoundTo() != "self" || len(got.Status.PendingApprovals) != 1 || got.Status.PendingApprovals[0].CallID != "b" {
+		t.Errorf("bound to %q, waits for %v; want it to go on, and the other call to be decided", got.BoundTo(), got.Status.PendingApprovals)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -63,6 +64,8 @@ type Executor struct {
 	Events events.EventRecorder
 	// Engine runs Turns.
 	Engine *turn.Engine
+	// Approvals says which decisions about calls may be used.
+	Approvals approvals.Check
 	// Provider returns what asks a ModelProvider.
 	Provider func(*v1alpha1.ModelProvider) model.Provider
 	// Servers are the connections to ToolServers.

@@ -67,8 +67,12 @@ func (r *run) parkedAgain(waits *loop.Parked) bool {
 	return true
 }
 
-// approvalsPage is how many decisions are read from the API server at once.
-const approvalsPage = 500
+const (
+	// approvalsPage is how many decisions are read from the API server at once.
+	approvalsPage = 500
+	// fieldApprovalTurn is the name of the Turn that a ToolApproval is about, by which the API server selects.
+	fieldApprovalTurn = "spec.turnRef.name"
+)
 
 // decide returns what somebody decided about a call, nil if nobody has. A Turn that was bound before may have been bound again
 // because of a decision that this process has not heard of yet.
@@ -76,28 +80,42 @@ func (r *run) decide(ctx context.Context, a loop.Approval) (*loop.Decision, erro
 	e, t := r.executor, r.turn
 	var known v1alpha1.ToolApprovalList
 	if err := e.Client.List(ctx, &known, client.InNamespace(t.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, &unreadError{fmt.Errorf("failed to list the decisions about calls: %w", err)}
+		return nil, unlistedDecisions(err)
 	}
-	if d := translate.Decision(known.Items, t, a); d != nil || r.epoch == 1 {
-		return d, nil
+	d, err := e.decision(ctx, translate.About(known.Items, t, a), t, a)
+	if d != nil || err != nil || r.epoch == 1 {
+		return d, err
 	}
 	return e.decideLive(ctx, t, a)
 }
 
-// decideLive reads the decisions from the API server, page by page.
+// decision returns what was decided about a call by the decisions that may be used. The controller tells people why others are
+// not.
+func (e *Executor) decision(ctx context.Context, about []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) (*loop.Decision, error) {
+	checked, _, err := e.Approvals(ctx, about)
+	if err != nil {
+		return nil, &unreadError{err}
+	}
+	return translate.Decision(checked, t, a), nil
+}
+
+// decideLive reads the decisions about the Turn from the API server, page by page.
 func (e *Executor) decideLive(ctx context.Context, t *v1alpha1.Turn, a loop.Approval) (*loop.Decision, error) {
 	var about []v1alpha1.ToolApproval
-	for page := (v1alpha1.ToolApprovalList{}); ; {
-		if err := e.Reader.List(ctx, &page, client.InNamespace(t.Namespace), client.Limit(approvalsPage), client.Continue(page.Continue)); err != nil {
-			return nil, &unreadError{fmt.Errorf("failed to list the decisions about calls: %w", err)}
+	for next := client.Continue(""); ; {
+		var page v1alpha1.ToolApprovalList
+		if err := e.Reader.List(ctx, &page, client.InNamespace(t.Namespace), client.MatchingFields{fieldApprovalTurn: t.Name},
+			client.Limit(approvalsPage), next); err != nil {
+			return nil, unlistedDecisions(err)
 		}
-		for _, item := range page.Items {
-			if item.Spec.TurnRef.Name == t.Name {
-				about = append(about, item)
-			}
-		}
-		if page.Continue == "" {
-			return translate.Decision(about, t, a), nil
+		about = append(about, translate.About(page.Items, t, a)...)
+		if next = client.Continue(page.Continue); next == "" {
+			return e.decision(ctx, about, t, a)
 		}
 	}
+}
+
+// unlistedDecisions is an error after which the run is tried again.
+func unlistedDecisions(err error) error {
+	return &unreadError{fmt.Errorf("failed to list the decisions about calls: %w", err)}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -179,6 +180,57 @@ func TestDecide(t *testing.T) {
 				t.Errorf("%s (error %v, %d reads of the API server, want %d): -want +got:\n%s", tc.reason, err, reads, tc.reads, diff)
 			}
 		})
+	}
+}
+
+// TestADecisionThatMayNotBeUsedIsNone: neither one that the cache has nor one that the API server has. One that was made beside it
+// counts.
+func TestADecisionThatMayNotBeUsedIsNone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		epoch  int64
+		// may is the name of the decision that may be used.
+		may  string
+		want *loop.Decision
+		asks int
+	}{
+		"the first run":  {"nobody has decided", 1, "", nil, 1},
+		"a later run":    {"the API server has no other", 2, "", nil, 2},
+		"another one":    {"the denial came first, and does not count", 1, "second", &loop.Decision{Step: 1, CallID: "a", Approved: true, By: "jane", Reason: "because"}, 1},
+		"the first one":  {"it denies", 1, "first", &loop.Decision{Step: 1, CallID: "a", By: "jane", Reason: "because"}, 1},
+		"of other calls": {"it is not about this one", 1, "other", nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := decides("first", "a", v1alpha1.ApprovalDenied)
+			first.CreationTimestamp = metav1.NewTime(now.Add(-time.Second))
+			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(), first, decides("second", "a", v1alpha1.ApprovalApproved), decides("other", "b", v1alpha1.ApprovalApproved))
+			asked := 0
+			e.Approvals = func(_ context.Context, made []v1alpha1.ToolApproval) ([]v1alpha1.ToolApproval, string, error) {
+				asked++
+				if len(made) != 2 {
+					t.Errorf("asked about %d decisions, want the two about the call", len(made))
+				}
+				return slices.DeleteFunc(slices.Clone(made), func(a v1alpha1.ToolApproval) bool { return a.Name != tc.may }), "some are not used", nil
+			}
+			r := newRun(t, e)
+			r.epoch = tc.epoch
+			got, err := r.decide(t.Context(), asks("a", "x"))
+			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil || asked != tc.asks {
+				t.Errorf("%s (error %v, asked %d times, want %d): -want +got:\n%s", tc.reason, err, asked, tc.asks, diff)
+			}
+		})
+	}
+}
+
+// TestARunWaitsWhereNobodyCanSayWhetherADecisionMayBeUsed: it goes on with the next attempt.
+func TestARunWaitsWhereNobodyCanSayWhetherADecisionMayBeUsed(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(), decides("x", "a", v1alpha1.ApprovalApproved))
+	e.Approvals = func(context.Context, []v1alpha1.ToolApproval) ([]v1alpha1.ToolApproval, string, error) {
+		return nil, "", broken
+	}
+	d, err := newRun(t, e).decide(t.Context(), asks("a", "x"))
+	if _, again := errors.AsType[*unreadError](err); !again || isFinal(err) || d != nil {
+		t.Errorf("decision %v, error %v; want none, and an error after which the run is tried again", d, err)
 	}
 }
 

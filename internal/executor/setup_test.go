@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
@@ -148,14 +149,17 @@ func newExecutor(t *testing.T, funcs interceptor.Funcs, objects ...client.Object
 		t.Fatal(err)
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.Turn{}).WithInterceptorFuncs(funcs).Build()
+		WithStatusSubresource(&v1alpha1.Turn{}).WithInterceptorFuncs(funcs).
+		WithIndex(&v1alpha1.ToolApproval{}, fieldApprovalTurn, func(o client.Object) []string {
+			return []string{o.(*v1alpha1.ToolApproval).Spec.TurnRef.Name}
+		}).Build()
 	clock := func() time.Time { return now }
 	store := &memory{}
 	return &Executor{
 		Name: me, Capacity: 10, Client: c, Reader: c, Events: events.NewFakeRecorder(10),
 		Engine: &turn.Engine{Journal: store, Now: clock}, Provider: providers.NewCache(nil, clock, nil).Lazy, Now: clock, Log: logr.Discard(),
-		ConfigMaps: func(string) translate.ConfigMaps { return noConfigMaps },
-		runs:       map[types.UID]*run{}, done: map[types.UID]int64{},
+		ConfigMaps: func(string) translate.ConfigMaps { return noConfigMaps }, Approvals: approvals.Trust,
+		runs: map[types.UID]*run{}, done: map[types.UID]int64{},
 	}, store
 }
 

@@ -103,6 +103,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 			return err
 		}
 	}
+	p.approvals = approvalCheck(o, p.clientset, p.now, log)
 	read := secretReader(p.manager.GetAPIReader())
 	p.providers = providers.NewCache(read, time.Now, p.policy)
 	defer p.providers.Close()

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/readapi"
 )
@@ -70,6 +71,11 @@ type Options struct {
 	// ToolAllowCIDRs and ToolDenyCIDRs are prefixes of addresses that tool servers and model providers may, or may not, be
 	// reached at, beyond the built-in table of package netpolicy.
 	ToolAllowCIDRs, ToolDenyCIDRs []string
+	// ApprovalPolicy is the name of the ValidatingAdmissionPolicy, and of its binding, without which no decision about a call is
+	// used; empty for approvals.DefaultPolicy.
+	ApprovalPolicy string
+	// TrustDecidedBy uses decisions without that policy.
+	TrustDecidedBy bool
 	// Hooks stand between the parts of this process.
 	Hooks Hooks
 }
@@ -99,6 +105,8 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.JournalRetention, "journal-retention", 24*time.Hour, "how long the journal of a Turn or a Session is kept after its object was deleted, such as 24h or 30m (no unit is longer than an hour); 0 forgets it at once")
 	f.StringSliceVar(&o.ToolAllowCIDRs, netpolicy.AllowFlag, nil, "prefixes of IP addresses that tool servers and model providers may be reached at, separated by commas, such as 127.0.0.0/8,::1/128; default: all but loopback, link-local, multicast and cloud metadata addresses. The longest prefix that holds an address decides")
 	f.StringSliceVar(&o.ToolDenyCIDRs, netpolicy.DenyFlag, nil, "prefixes of IP addresses that tool servers and model providers may not be reached at, separated by commas; among equal prefixes this goes before --"+netpolicy.AllowFlag)
+	f.StringVar(&o.ApprovalPolicy, "approval-policy", approvals.DefaultPolicy, "name of the ValidatingAdmissionPolicy, and of its binding, by which the API server lets nobody decide about a call of a tool in the name of another; while they are not there, no decision is used. config/policy and the chart install them")
+	f.BoolVar(&o.TrustDecidedBy, "trust-decided-by", false, "use decisions about calls of tools without that policy: only where something else makes sure that spec.decidedBy of a ToolApproval is the user who creates it")
 }
 
 // netPolicy says which addresses tool servers and model providers may be reached at.
@@ -150,6 +158,7 @@ func (o *Options) Validate() error {
 	wrong := readapi.CheckAddress(o.ReadBindAddress, o.ReadTLSCertFile, o.ReadTLSKeyFile)
 	check(wrong == nil, "%w", wrong)
 	check(o.JournalRetention >= 0 && o.JournalRetention <= maxRetention, "--journal-retention %s must be from 0 to %s", o.JournalRetention, maxRetention)
+	check(o.ApprovalPolicy == "" || len(validation.IsDNS1123Subdomain(o.ApprovalPolicy)) == 0, "--approval-policy %q must be the name of a ValidatingAdmissionPolicy", o.ApprovalPolicy)
 	_, wrong = o.netPolicy()
 	check(wrong == nil, "%w", wrong)
 	at, err := o.location()

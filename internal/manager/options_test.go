@@ -37,7 +37,7 @@ func TestDefaultsAreValid(t *testing.T) {
 		Roles: []string{RoleController, RoleExecutor}, JournalRetention: 24 * time.Hour,
 		DataDir: "data", Namespace: "capstan-system", ExecutorName: "manager-0", MaxConcurrentTurns: 1000,
 		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082", LogFormat: "json", LogLevel: "info",
-		ShutdownGraceSeconds: 25, ProbeIntervalSeconds: 60,
+		ShutdownGraceSeconds: 25, ProbeIntervalSeconds: 60, ApprovalPolicy: "capstan-toolapprovals",
 	}
 	if diff := cmp.Diff(want, o); diff != "" {
 		t.Errorf("the defaults are others (-want +got):\n%s", diff)
@@ -67,6 +67,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 		{"CAPSTAN_ROLES", "[executor]", "roles"},
 		{"CAPSTAN_JOURNAL_RETENTION", "36h0m0s", "journal-retention"},
 		{"CAPSTAN_TOOL_ALLOW_CIDRS", "[127.0.0.0/8,::1/128]", "tool-allow-cidrs"},
+		{"CAPSTAN_APPROVAL_POLICY", "p", "approval-policy"},
+		{"CAPSTAN_TRUST_DECIDED_BY", "true", "trust-decided-by"},
 		{"CAPSTAN_TOOL_DENY_CIDRS", "[10.0.0.0/8]", "tool-deny-cidrs"},
 	} {
 		t.Run(tc.flag, func(t *testing.T) {
@@ -91,8 +93,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 22 {
-		t.Errorf("there are %d flags; the table above has 22", count)
+	if count != 24 {
+		t.Errorf("there are %d flags; the table above has 24", count)
 	}
 }
 
@@ -117,6 +119,7 @@ func TestValidate(t *testing.T) {
 		change func(*Options)
 		want   string
 	}{
+		"a policy that is no name":  {func(o *Options) { o.ApprovalPolicy = "Mine" }, `--approval-policy "Mine" must be the name of a ValidatingAdmissionPolicy`},
 		"no executor name":          {func(o *Options) { o.ExecutorName = "" }, "--executor-name"},
 		"an executor name of a Mac": {func(o *Options) { o.ExecutorName = "Ada's" }, "--executor-name"},
 		"a long executor name":      {func(o *Options) { o.ExecutorName = strings.Repeat("a", 201) }, "at most 200 characters"},

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/controller"
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/janitor"
@@ -35,6 +37,8 @@ type parts struct {
 	store  store.Store
 	// shared says that other processes may work with the store at the same time.
 	shared bool
+	// approvals says which decisions about calls may be used.
+	approvals approvals.Check
 	// policy says which addresses tool servers and model providers may be reached at.
 	policy *netpolicy.Policy
 	// providers and servers are the connections of all roles.
@@ -61,6 +65,7 @@ func (p *parts) addController(ctx context.Context) error {
 	configMaps := configMapReader(mgr.GetAPIReader())
 	turns := &controller.TurnReconciler{
 		Client: p.status, Events: mgr.GetEventRecorder("capstan"), Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
+		Approvals: p.approvals,
 	}
 	turns.Executors = &controller.ExecutorReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: p.now, Namespace: o.Namespace, Turns: turns}
 	if o.has(RoleExecutor) {
@@ -126,6 +131,17 @@ func (p *parts) addExecutor(ctx context.Context) error {
 				"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())
 		}},
 		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers),
+		Approvals:  p.approvals,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Now: p.now, Grace: o.grace(), Log: log,
 	})
+}
+
+// approvalCheck says which decisions about calls may be used.
+func approvalCheck(o Options, clientset kubernetes.Interface, now func() time.Time, log logr.Logger) approvals.Check {
+	if o.TrustDecidedBy {
+		log.Info("Using decisions about calls of tools whoever has signed them, as --trust-decided-by says")
+		return approvals.Trust
+	}
+	name := cmp.Or(o.ApprovalPolicy, approvals.DefaultPolicy)
+	return approvals.NewPolicy(name, clientset.AdmissionregistrationV1(), now, log.WithName("approvals")).Check
 }

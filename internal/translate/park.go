@@ -136,13 +136,24 @@ func Decides(a *v1alpha1.ToolApproval, t *v1alpha1.Turn, p v1alpha1.PendingAppro
 		s.Step == p.Step && s.CallID == p.CallID && s.ArgumentsHash == p.ArgumentsHash
 }
 
+// About are those of some ToolApprovals that decide about a call of a Turn, and were made in time.
+func About(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) []v1alpha1.ToolApproval {
+	var about []v1alpha1.ToolApproval
+	for i := range approvals {
+		if c := &approvals[i]; Decides(c, t, pendingApproval(a)) && !c.CreationTimestamp.After(a.Expires) {
+			about = append(about, *c)
+		}
+	}
+	return about
+}
+
 // Decision returns what was decided about a call, nil if nothing was in time: of several decisions the first counts, and of
 // those of the same second a denial, as nobody knows which was first.
 func Decision(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) *loop.Decision {
 	var first *v1alpha1.ToolApproval
-	for i := range approvals {
-		c := &approvals[i]
-		if Decides(c, t, pendingApproval(a)) && !c.CreationTimestamp.After(a.Expires) && (first == nil || earlier(c, first)) {
+	about := About(approvals, t, a)
+	for i := range about {
+		if c := &about[i]; first == nil || earlier(c, first) {
 			first = c
 		}
 	}

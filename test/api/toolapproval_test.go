@@ -6,6 +6,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
 const approvalBase = `
@@ -72,5 +74,14 @@ var _ = Describe("ToolApproval", func() {
 	)
 	It("may change its labels", func(ctx SpecContext) {
 		Expect(patched(ctx, stored(ctx, approvalBase), `metadata: {labels: {team: support}}`, client.DryRunAll)).To(Succeed())
+	})
+
+	It("is found by its Turn", func(ctx SpecContext) {
+		other := strings.NewReplacer("name: close,", "name: other,", "name: open-loops", "name: printer-works").Replace(approvalBase)
+		stored(ctx, approvalBase)
+		stored(ctx, other)
+		var found v1alpha1.ToolApprovalList
+		Expect(apiClient.List(ctx, &found, client.InNamespace("default"), client.MatchingFields{"spec.turnRef.name": "open-loops"})).To(Succeed())
+		Expect(found.Items).To(HaveExactElements(HaveField("Name", "close")))
 	})
 })

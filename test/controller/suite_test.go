@@ -3,6 +3,7 @@
 package controller_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/capstan-dev/capstan/hack/stack"
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
@@ -71,4 +73,5 @@ var _ = BeforeSuite(func() {
 	Expect(err).NotTo(HaveOccurred())
 	apiClient, err = client.NewWithWatch(apiConfig, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
+	Expect(stack.InstallApprovalPolicy(context.Background(), apiConfig, filepath.Join("..", "..", "config", "policy"))).To(Succeed())
 })

@@ -10,6 +10,8 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -74,8 +76,22 @@ func create(ctx context.Context, namespace string, from source) {
 		Expect(isExampleKind(object.GetKind())).To(BeTrue(), "%s: unexpected kind %q", from.name, object.GetKind())
 		Expect(object.GetNamespace()).To(BeEmpty(), "%s: readers choose the namespace themselves", from.name)
 		object.SetNamespace(namespace)
-		Expect(apiClient.Create(ctx, object, client.FieldValidation("Strict"))).To(Succeed(), from.name)
+		author := apiClient
+		if by, _, _ := unstructured.NestedString(object.Object, "spec", "decidedBy"); by != "" {
+			author = as(by)
+		}
+		Expect(author.Create(ctx, object, client.FieldValidation("Strict"))).To(Succeed(), from.name)
 	}
+}
+
+// as returns a client of a user, who may do anything in their own name.
+func as(name string) client.Client {
+	GinkgoHelper()
+	config := rest.CopyConfig(apiConfig)
+	config.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: []string{"system:masters"}}
+	c, err := client.New(config, client.Options{Scheme: apiClient.Scheme()})
+	Expect(err).NotTo(HaveOccurred())
+	return c
 }
 
 // expectWhole asserts that all that a Turn leads to is in the same folder.

@@ -3,6 +3,7 @@
 package examples_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/capstan-dev/capstan/hack/stack"
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
@@ -43,6 +45,7 @@ var _ = BeforeSuite(func() {
 	Expect(err).NotTo(HaveOccurred(), "the control plane must start")
 	DeferCleanup(func() { Expect(controlPlane.Stop()).To(Succeed()) })
 	apiConfig.QPS = -1
+	Expect(stack.InstallApprovalPolicy(context.Background(), apiConfig, filepath.Join(root, "config", "policy"))).To(Succeed())
 	scheme, err := manager.Scheme()
 	Expect(err).NotTo(HaveOccurred())
 	apiClient, err = client.New(apiConfig, client.Options{Scheme: scheme})

@@ -105,12 +105,12 @@ func (h *helpdesk) reaches(ctx context.Context, reason string) *v1alpha1.Turn {
 	return &t
 }
 
-// decide decides about the call that a Turn waits for.
+// decide decides about the call that a Turn waits for, as grace.
 func (h *helpdesk) decide(ctx context.Context, t *v1alpha1.Turn, decision v1alpha1.ApprovalDecision, reason string) {
 	GinkgoHelper()
 	Expect(t.Status.PendingApprovals).To(HaveLen(1))
 	p := t.Status.PendingApprovals[0]
-	Expect(apiClient.Create(ctx, &v1alpha1.ToolApproval{
+	Expect(as("grace").Create(ctx, &v1alpha1.ToolApproval{
 		ObjectMeta: metav1.ObjectMeta{Namespace: h.namespace, Name: "decision"},
 		Spec: v1alpha1.ToolApprovalSpec{
 			TurnRef: v1alpha1.ObjectReference{Name: t.Name}, TurnUID: string(t.UID), Step: p.Step, CallID: p.CallID, ArgumentsHash: p.ArgumentsHash,

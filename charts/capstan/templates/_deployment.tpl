@@ -70,6 +70,7 @@ spec:
         {{- else }}
         - --data-dir=/var/lib/capstan
         {{- end }}
+        - --approval-policy={{ include "capstan.approvalPolicyName" . }}
         {{- with .Values.watchNamespaces }}
         - --watch-namespaces={{ join "," . }}
         {{- end }}

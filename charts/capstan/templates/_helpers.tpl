@@ -49,6 +49,15 @@ app.kubernetes.io/component: manager
 {{- merge (include "capstan.selectorLabels" . | fromYaml) (dict "app.kubernetes.io/part-of" "capstan") .Values.podLabels .Values.commonLabels | toYaml -}}
 {{- end -}}
 
+{{/* The name of the policy of ToolApprovals and of its binding: the release's own, or those of config/policy. */}}
+{{- define "capstan.approvalPolicyName" -}}
+{{- if .Values.approvalPolicy.install -}}
+{{- include "capstan.clusterName" . }}-toolapprovals
+{{- else -}}
+capstan-toolapprovals
+{{- end -}}
+{{- end -}}
+
 {{- define "capstan.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- .Values.serviceAccount.name | default (include "capstan.fullname" .) -}}

@@ -1,0 +1,54 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/capstan-dev/capstan/internal/approvals"
+)
+
+// InstallApprovalPolicy creates the policy by which the API server checks who decides about calls, and its binding, from the files
+// of a folder, which is config/policy. It returns when managers use the decisions that are made from then on, which takes some
+// seconds, or with the cause of a context that ends before.
+func InstallApprovalPolicy(ctx context.Context, config *rest.Config, folder string) error {
+	var policy admissionv1.ValidatingAdmissionPolicy
+	var binding admissionv1.ValidatingAdmissionPolicyBinding
+	for file, object := range map[string]any{"toolapproval_policy.yaml": &policy, "toolapproval_binding.yaml": &binding} {
+		text, err := os.ReadFile(filepath.Join(folder, file))
+		if err != nil {
+			return fmt.Errorf("failed to read the policy of ToolApprovals: %w", err)
+		}
+		if err := yaml.UnmarshalStrict(text, object); err != nil {
+			return fmt.Errorf("failed to read the policy of ToolApprovals in %s: %w", file, err)
+		}
+	}
+	clientset, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("failed to make a client: %w", err)
+	}
+	api := clientset.AdmissionregistrationV1()
+	if _, err := api.ValidatingAdmissionPolicies().Create(ctx, &policy, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("failed to create the policy of ToolApprovals: %w", err)
+	}
+	made, err := api.ValidatingAdmissionPolicyBindings().Create(ctx, &binding, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("failed to bind the policy of ToolApprovals: %w", err)
+	}
+	timer := time.NewTimer(time.Until(made.CreationTimestamp.Add(approvals.Settle)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,120 @@
+package approvals
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+// named are ToolApprovals of these names.
+func named(names ...string) []v1alpha1.ToolApproval {
+	var all []v1alpha1.ToolApproval
+	for _, name := range names {
+		all = append(all, v1alpha1.ToolApproval{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(now)}})
+	}
+	return all
+}
+
+func TestWhatIsSaidOfToolApprovalsThatAreNotUsed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		made   []v1alpha1.ToolApproval
+		want   string
+	}{
+		"one":   {"it is named", named("a"), "ToolApproval a is not used: why"},
+		"three": {"in an order that does not change", named("c", "a", "b"), "ToolApprovals a, b, c are not used: why"},
+		"many":  {"a message is short", named("e", "d", "c", "b", "a"), "ToolApprovals a, b, c and 2 more are not used: why"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, unused(tc.made, "why")); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestTrustTakesAll(t *testing.T) {
+	made := named("a", "b")
+	got, why, err := Trust(t.Context(), made)
+	if diff := cmp.Diff(made, got); diff != "" || why != "" || err != nil {
+		t.Errorf("why %q, error %v: -want +got:\n%s", why, err, diff)
+	}
+}
+
+func TestHowLongAFindingIsGood(t *testing.T) {
+	before, after := now.Add(-time.Minute), now.Add(time.Second)
+	for name, tc := range map[string]struct {
+		reason string
+		last   finding
+		newest time.Time
+		want   bool
+	}{
+		"never looked":     {"nobody knows", finding{}, before, false},
+		"just looked":      {"the policy was there after the decision", finding{at: now.Add(-29 * time.Second), newest: before}, before, true},
+		"looked long ago":  {"it may have gone", finding{at: now.Add(-30 * time.Second), newest: before}, before, false},
+		"a newer decision": {"the policy may have gone before it was made", finding{at: now, newest: now}, after, false},
+		"an older one":     {"the policy was there after it", finding{at: now, newest: now}, before, true},
+		"amiss":            {"whatever is decided meanwhile", finding{at: now.Add(-4 * time.Second), wrong: "it is not installed", newest: before}, after, true},
+		"amiss for long":   {"somebody may have installed it", finding{at: now.Add(-5 * time.Second), wrong: "it is not installed"}, before, false},
+		"the clock was set back": {
+			"nobody knows how old it is", finding{at: after, newest: before}, before, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.last.holds(now, tc.newest); got != tc.want {
+				t.Errorf("good: %t, want %t: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+// TestNobodyWaitsForALookLongerThanTheyLive: somebody else's look may take long.
+func TestNobodyWaitsForALookLongerThanTheyLive(t *testing.T) {
+	p := NewPolicy(DefaultPolicy, nil, func() time.Time { return now }, logr.Discard())
+	p.looking <- struct{}{}
+	stopped := errors.New("stopped")
+	ctx, stop := context.WithCancelCause(t.Context())
+	stop(stopped)
+	if _, _, err := p.Check(ctx, named("a")); !errors.Is(err, stopped) {
+		t.Errorf("error %v, want %v", err, stopped)
+	}
+	if checked, why, err := p.Check(ctx, nil); checked != nil || why != "" || err != nil {
+		t.Errorf("%v, %q, %v; want no look where nothing was decided", checked, why, err)
+	}
+}
+
+func TestSinceWhenAnObjectIsAsItIs(t *testing.T) {
+	at := func(seconds int, subresource string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{Time: new(metav1.NewTime(now.Add(time.Duration(seconds) * time.Second))), Subresource: subresource}
+	}
+	for name, tc := range map[string]struct {
+		reason     string
+		generation int64
+		changes    []metav1.ManagedFieldsEntry
+		want       time.Time
+	}{
+		"never changed":        {"labels may be", 1, []metav1.ManagedFieldsEntry{at(9, "")}, now},
+		"changed":              {"it may have been anything before", 2, []metav1.ManagedFieldsEntry{at(9, ""), at(5, "")}, now.Add(9 * time.Second)},
+		"status":               {"which says nothing about it", 2, []metav1.ManagedFieldsEntry{at(5, ""), at(9, "status")}, now.Add(5 * time.Second)},
+		"changed, and no time": {"nobody has noted it", 2, []metav1.ManagedFieldsEntry{{}}, now},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := asItIs(&metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now), Generation: tc.generation, ManagedFields: tc.changes})
+			if !got.Equal(tc.want) {
+				t.Errorf("since %s, want %s: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
