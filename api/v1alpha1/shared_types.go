@@ -35,7 +35,7 @@ type ClientTLS struct {
 	CABundleRef SecretKeyReference `json:"caBundleRef"`
 }
 
-// Limits bound a Turn. They come from the Turn, its Agent and the manager's flags; the lowest of each wins,
+// Limits bound a Turn. They come from the Turn, its Agent and the manager's flag --limits; the lowest of each wins,
 // so a Turn may lower a limit of its Agent and never raise it.
 // +kubebuilder:validation:MinProperties=1
 type Limits struct {

@@ -42,6 +42,8 @@ type TurnReconciler struct {
 	Reader client.Reader
 	// Live reads Sessions from the API server.
 	Live client.Reader
+	// Ceiling is what no Turn goes beyond, whatever it and its Agent say; nil for nothing. Executors have the same.
+	Ceiling *v1alpha1.Limits
 	// Approvals says which decisions about calls may be used.
 	Approvals approvals.Check
 	// Recheck is how often Turns that wait for a ConfigMap are looked at where ConfigMaps may not be watched; 0 watches them.
@@ -229,7 +231,7 @@ func (r *TurnReconciler) judge(ctx context.Context, t *v1alpha1.Turn) (view, dec
 
 // view gathers what a decision is made from.
 func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, error) {
-	v := view{turn: t, recheck: r.Recheck, now: r.Now()}
+	v := view{turn: t, ceiling: r.Ceiling, recheck: r.Recheck, now: r.Now()}
 	if t.IsFinished() {
 		return v, nil
 	}
@@ -250,7 +252,7 @@ func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, erro
 	var agent v1alpha1.Agent
 	switch err := r.Client.Get(ctx, agentKey(t), &agent); {
 	case err == nil:
-		v.agent = &agent
+		v.agent = translate.Bounded(&agent, t, r.Ceiling)
 	case !apierrors.IsNotFound(err):
 		return v, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef.Name, err)
 	}

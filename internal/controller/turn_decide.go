@@ -44,8 +44,9 @@ type decision struct {
 // view is all that a decision about a Turn is made from.
 type view struct {
 	turn *v1alpha1.Turn
-	// agent of the Turn, nil if there is none.
-	agent *v1alpha1.Agent
+	// agent of the Turn, its limits within the ceiling, nil if there is none; ceiling is nil for none.
+	agent   *v1alpha1.Agent
+	ceiling *v1alpha1.Limits
 	// executorLives is whether the executor that the Turn is bound to holds its Lease.
 	executorLives bool
 	// missing says which ConfigMap the Turn waits for, empty if there is none; recheck is when to look for it again, 0 if an
@@ -191,9 +192,9 @@ func whenDeadlineExceeded(v view) (decision, bool) {
 
 func agentLimits(v view) *v1alpha1.Limits {
 	if v.agent == nil {
-		return nil
+		return translate.Bounded(&v1alpha1.Agent{}, v.turn, v.ceiling).Spec.Limits
 	}
-	return v.agent.Spec.Limits
+	return v.agent.Spec.Limits // the view has it within the ceiling
 }
 
 // untilDeadline is how long the Turn may still be without an executor: until it starts, or goes on.

@@ -64,6 +64,8 @@ type Executor struct {
 	Events events.EventRecorder
 	// Engine runs Turns.
 	Engine *turn.Engine
+	// Ceiling is what no Turn goes beyond, whatever it and its Agent say; nil for nothing.
+	Ceiling *v1alpha1.Limits
 	// Approvals says which decisions about calls may be used.
 	Approvals approvals.Check
 	// Provider returns what asks a ModelProvider.

@@ -24,11 +24,12 @@ import (
 // input gathers what a run of the Turn needs. It fails if the Agent has gone since the Turn was bound.
 func (r *run) input(ctx context.Context) (turn.Input, error) {
 	e, t := r.executor, r.turn
-	var agent v1alpha1.Agent
+	var found v1alpha1.Agent
 	key := types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
-	if err := e.Client.Get(ctx, key, &agent); err != nil {
+	if err := e.Client.Get(ctx, key, &found); err != nil {
 		return turn.Input{}, fmt.Errorf("failed to get agent %q: %w", key.Name, err)
 	}
+	agent := translate.Bounded(&found, t, e.Ceiling)
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
 	for _, m := range agent.Spec.Models {
 		chain = append(chain, e.link(ctx, t.Namespace, m))
@@ -42,8 +43,8 @@ func (r *run) input(ctx context.Context) (turn.Input, error) {
 	if err != nil {
 		return turn.Input{}, err
 	}
-	in, err := translate.Input(t, &agent, chain, session, func(ctx context.Context) (prepare.Input, error) {
-		return e.preparation(ctx, t, &agent, session, start)
+	in, err := translate.Input(t, agent, chain, session, func(ctx context.Context) (prepare.Input, error) {
+		return e.preparation(ctx, t, agent, session, start)
 	})
 	if err != nil {
 		return turn.Input{}, err
@@ -51,12 +52,12 @@ func (r *run) input(ctx context.Context) (turn.Input, error) {
 	in.Executor, in.Epoch = e.Name, r.epoch
 	in.Timeout -= now.Sub(start) - translate.Parked(t, now)
 	in.Cancel, in.Interrupt = r.cancelled, r.interrupt
-	in.Toolbox, in.Decide, in.Progress = r.toolbox(&agent), r.decide, r.progress.note
-	if in.Selection.Pinned, err = e.pinned(ctx, &agent); err != nil {
+	in.Toolbox, in.Decide, in.Progress = r.toolbox(agent), r.decide, r.progress.note
+	if in.Selection.Pinned, err = e.pinned(ctx, agent); err != nil {
 		return turn.Input{}, err
 	}
 	if e.Tools != nil {
-		in.Tools = e.Tools(ctx, &agent)
+		in.Tools = e.Tools(ctx, agent)
 	}
 	in.HoldAnswer = r.suspended.Load
 	return in, nil

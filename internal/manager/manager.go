@@ -33,6 +33,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/skillfile"
 	"github.com/capstan-dev/capstan/internal/toolservers"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // leaderElectionID names the Lease by which managers agree on who leads.
@@ -68,6 +69,9 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	p := &parts{options: o, shared: at.shared(), now: time.Now, log: log}
 	if p.policy, err = o.netPolicy(); err != nil {
 		return err
+	}
+	if p.ceiling, err = translate.Ceiling(o.Limits); err != nil {
+		return fmt.Errorf("--limits: %w", err)
 	}
 	if o.SkillsFile != "" {
 		if p.skills, err = skillfile.Load(o.SkillsFile); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // EnvPrefix stands before a flag's name, in capitals and with underscores, in the name of its environment variable.
@@ -71,6 +72,8 @@ type Options struct {
 	// ToolAllowCIDRs and ToolDenyCIDRs are prefixes of addresses that tool servers and model providers may, or may not, be
 	// reached at, beyond the built-in table of package netpolicy.
 	ToolAllowCIDRs, ToolDenyCIDRs []string
+	// Limits are what no Turn goes beyond, by the names of the fields of limits; none for no such ceiling.
+	Limits map[string]string
 	// ApprovalPolicy is the name of the ValidatingAdmissionPolicy, and of its binding, without which no decision about a call is
 	// used; empty for approvals.DefaultPolicy.
 	ApprovalPolicy string
@@ -105,6 +108,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.JournalRetention, "journal-retention", 24*time.Hour, "how long the journal of a Turn or a Session is kept after its object was deleted, such as 24h or 30m (no unit is longer than an hour); 0 forgets it at once")
 	f.StringSliceVar(&o.ToolAllowCIDRs, netpolicy.AllowFlag, nil, "prefixes of IP addresses that tool servers and model providers may be reached at, separated by commas, such as 127.0.0.0/8,::1/128; default: all but loopback, link-local, multicast and cloud metadata addresses. The longest prefix that holds an address decides")
 	f.StringSliceVar(&o.ToolDenyCIDRs, netpolicy.DenyFlag, nil, "prefixes of IP addresses that tool servers and model providers may not be reached at, separated by commas; among equal prefixes this goes before --"+netpolicy.AllowFlag)
+	f.StringToStringVar(&o.Limits, "limits", nil, "ceilings of the limits of all Turns, by the names of the fields of limits, such as maxSteps=20,timeoutSeconds=600,maxTokens=500000,maxCost=2.50; of these, the Agent's and the Turn's limits the lowest holds. A ceiling is no default. All processes must have the same")
 	f.StringVar(&o.ApprovalPolicy, "approval-policy", approvals.DefaultPolicy, "name of the ValidatingAdmissionPolicy, and of its binding, by which the API server lets nobody decide about a call of a tool in the name of another; while they are not there, no decision is used. config/policy and the chart install them")
 	f.BoolVar(&o.TrustDecidedBy, "trust-decided-by", false, "use decisions about calls of tools without that policy: only where something else makes sure that spec.decidedBy of a ToolApproval is the user who creates it")
 }
@@ -161,6 +165,8 @@ func (o *Options) Validate() error {
 	check(o.ApprovalPolicy == "" || len(validation.IsDNS1123Subdomain(o.ApprovalPolicy)) == 0, "--approval-policy %q must be the name of a ValidatingAdmissionPolicy", o.ApprovalPolicy)
 	_, wrong = o.netPolicy()
 	check(wrong == nil, "%w", wrong)
+	_, wrong = translate.Ceiling(o.Limits)
+	check(wrong == nil, "--limits: %w", wrong)
 	at, err := o.location()
 	check(err == nil, "%w", err)
 	known := true

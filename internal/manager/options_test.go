@@ -67,6 +67,7 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 		{"CAPSTAN_ROLES", "[executor]", "roles"},
 		{"CAPSTAN_JOURNAL_RETENTION", "36h0m0s", "journal-retention"},
 		{"CAPSTAN_TOOL_ALLOW_CIDRS", "[127.0.0.0/8,::1/128]", "tool-allow-cidrs"},
+		{"CAPSTAN_LIMITS", "[maxCost=2.50,maxSteps=20]", "limits"},
 		{"CAPSTAN_APPROVAL_POLICY", "p", "approval-policy"},
 		{"CAPSTAN_TRUST_DECIDED_BY", "true", "trust-decided-by"},
 		{"CAPSTAN_TOOL_DENY_CIDRS", "[10.0.0.0/8]", "tool-deny-cidrs"},
@@ -93,8 +94,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 24 {
-		t.Errorf("there are %d flags; the table above has 24", count)
+	if count != 25 {
+		t.Errorf("there are %d flags; the table above has 25", count)
 	}
 }
 

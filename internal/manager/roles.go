@@ -39,6 +39,8 @@ type parts struct {
 	shared bool
 	// approvals says which decisions about calls may be used.
 	approvals approvals.Check
+	// ceiling is what no Turn goes beyond.
+	ceiling *v1alpha1.Limits
 	// policy says which addresses tool servers and model providers may be reached at.
 	policy *netpolicy.Policy
 	// providers and servers are the connections of all roles.
@@ -65,7 +67,7 @@ func (p *parts) addController(ctx context.Context) error {
 	configMaps := configMapReader(mgr.GetAPIReader())
 	turns := &controller.TurnReconciler{
 		Client: p.status, Events: mgr.GetEventRecorder("capstan"), Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
-		Approvals: p.approvals,
+		Approvals: p.approvals, Ceiling: p.ceiling,
 	}
 	turns.Executors = &controller.ExecutorReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: p.now, Namespace: o.Namespace, Turns: turns}
 	if o.has(RoleExecutor) {
@@ -131,7 +133,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 				"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())
 		}},
 		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers),
-		Approvals:  p.approvals,
+		Approvals: p.approvals, Ceiling: p.ceiling,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Now: p.now, Grace: o.grace(), Log: log,
 	})
 }

@@ -1,0 +1,103 @@
+package translate
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// bounds are the lowest and the highest value of each limit that is a number, as the schema of Turns has them.
+var bounds = map[string][2]int64{
+	"timeoutSeconds": {1, 86400}, "startingDeadlineSeconds": {1, 604800}, "maxSteps": {1, 100}, "maxToolCalls": {0, 1000},
+	"maxTokens": {1, 1_000_000_000}, "maxDepth": {0, 8}, "approvalTimeoutSeconds": {1, 2592000},
+}
+
+// maxCost is the name of the limit that is a decimal.
+const maxCost = "maxCost"
+
+// Ceiling reads the limits that no Turn of a manager goes beyond, by the names of their fields; nil for none of them. The error
+// says what is wrong with each.
+func Ceiling(values map[string]string) (*v1alpha1.Limits, error) {
+	if len(values) == 0 {
+		return nil, nil //nolint:nilnil // because no ceiling is an answer
+	}
+	fields := map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		value := values[name]
+		bound, isNumber := bounds[name]
+		switch {
+		case isNumber:
+			n, err := strconv.ParseInt(value, 10, 64)
+			if err != nil || n < bound[0] || n > bound[1] {
+				return nil, fmt.Errorf("%s=%s must be a whole number from %d to %d", name, value, bound[0], bound[1])
+			}
+			fields[name] = n
+		case name == maxCost:
+			if d, err := decimal.NewFromString(value); err != nil || !d.IsPositive() || len(value) > 24 || strings.ContainsAny(value, "eE+") {
+				return nil, fmt.Errorf("%s=%s must be a decimal above 0, such as 0.50", name, value)
+			}
+			fields[name] = value
+		default:
+			return nil, fmt.Errorf("%q is no limit: use %s", name, strings.Join(append(slices.Sorted(maps.Keys(bounds)), maxCost), ", "))
+		}
+	}
+	data, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("failed to write the limits: %w", err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	var out v1alpha1.Limits
+	if err := decoder.Decode(&out); err != nil {
+		return nil, fmt.Errorf("failed to read the limits: %w", err)
+	}
+	return &out, nil
+}
+
+// Bounded returns an Agent as it is for a Turn, nil for any: with limits such that none of the two is above a ceiling, which is nil
+// for none. A ceiling is no default: what nobody says is the default, or the ceiling if that is lower. The Agent itself stays as
+// it is.
+func Bounded(a *v1alpha1.Agent, t *v1alpha1.Turn, ceiling *v1alpha1.Limits) *v1alpha1.Agent {
+	if a == nil || ceiling == nil {
+		return a
+	}
+	given := []*v1alpha1.Limits{a.Spec.Limits}
+	if t != nil {
+		given = append(given, t.Spec.Limits)
+	}
+	limits := v1alpha1.Limits{}
+	if a.Spec.Limits != nil {
+		limits = *a.Spec.Limits
+	}
+	lower(&limits.TimeoutSeconds, ceiling.TimeoutSeconds, int32(v1alpha1.Timeout(given...)/time.Second))
+	lower(&limits.StartingDeadlineSeconds, ceiling.StartingDeadlineSeconds, int32(v1alpha1.StartingDeadline(given...)/time.Second))
+	lower(&limits.ApprovalTimeoutSeconds, ceiling.ApprovalTimeoutSeconds, int32(v1alpha1.ApprovalTimeout(given...)/time.Second))
+	lower(&limits.MaxSteps, ceiling.MaxSteps, int32(v1alpha1.MaxSteps(given...)))             //nolint:gosec // because it was an int32
+	lower(&limits.MaxToolCalls, ceiling.MaxToolCalls, int32(v1alpha1.MaxToolCalls(given...))) //nolint:gosec // because it was an int32
+	lower(&limits.MaxDepth, ceiling.MaxDepth, int32(v1alpha1.MaxDepth(given...)))             //nolint:gosec // because it was an int32
+	if own := limits.MaxTokens; ceiling.MaxTokens != nil && (own == nil || *own > *ceiling.MaxTokens) {
+		limits.MaxTokens = ceiling.MaxTokens
+	}
+	if own := costOf(&limits); ceiling.MaxCost != nil && (own == nil || *own > *costOf(ceiling)) {
+		limits.MaxCost = ceiling.MaxCost
+	}
+	bounded := *a // what it points to is shared, and stays as it is
+	bounded.Spec.Limits = &limits
+	return &bounded
+}
+
+// lower sets a limit to what holds without a ceiling, or to the ceiling, whichever is lower. Without a ceiling it stays as it is.
+func lower(limit **int32, ceiling *int32, holds int32) {
+	if ceiling != nil {
+		*limit = new(min(*ceiling, holds))
+	}
+}
