@@ -45,6 +45,7 @@ const (
 const (
 	metricCollections = "go_gc_cycles_total_gc_cycles_total"
 	metricLiveHeap    = "go_gc_heap_live_bytes" // what the last collection has found alive
+	metricStacks      = "go_memory_classes_heap_stacks_bytes"
 	metricRequests    = "rest_client_requests_total"
 )
 
@@ -270,7 +271,7 @@ func memoryAfterCollection(ctx context.Context, p *running) (Memory, error) {
 		return Memory{}, fmt.Errorf("failed to wait for a garbage collection: %w", err)
 	}
 	u, err := useOf(p.PID())
-	return Memory{ResidentMiB: mebibytes(u.memory), HeapMiB: now.liveHeap / (1 << 20)}, err
+	return Memory{ResidentMiB: mebibytes(u.memory), HeapMiB: now.liveHeap / (1 << 20), StacksMiB: now.stacks / (1 << 20)}, err
 }
 
 // near reports whether memory has hardly changed since an earlier sample.
@@ -280,7 +281,7 @@ func (m Memory) near(earlier Memory) bool {
 }
 
 // scraped is what the manager says of itself.
-type scraped struct{ collections, liveHeap, requests float64 }
+type scraped struct{ collections, liveHeap, stacks, requests float64 }
 
 // scrape reads the metrics of a manager.
 func scrape(ctx context.Context, url string) (s scraped, err error) {
@@ -304,6 +305,9 @@ func parseScraped(text io.Reader) (scraped, error) {
 	s := scraped{
 		collections: families[metricCollections].GetMetric()[0].GetCounter().GetValue(),
 		liveHeap:    families[metricLiveHeap].GetMetric()[0].GetGauge().GetValue(),
+	}
+	for _, metric := range families[metricStacks].GetMetric() {
+		s.stacks += metric.GetGauge().GetValue()
 	}
 	for _, metric := range families[metricRequests].GetMetric() {
 		s.requests += metric.GetCounter().GetValue()

@@ -45,6 +45,8 @@ type Memory struct {
 	ResidentMiB float64 `json:"residentMiB"`
 	// HeapMiB is what the collection has found alive.
 	HeapMiB float64 `json:"heapMiB"`
+	// StacksMiB is what the stacks of goroutines take.
+	StacksMiB float64 `json:"stacksMiB"`
 }
 
 // Cost is what one Turn takes.

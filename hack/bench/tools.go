@@ -185,7 +185,7 @@ func (b *bench) waitForTools(ctx context.Context) error {
 	return nil
 }
 
-// measureHeld has all Turns wait for the model at the same time, looks at the manager's memory, and lets them end.
+// measureHeld has all Turns wait for the model at the same time, looks at what the manager takes, and lets them end.
 func (b *bench) measureHeld(ctx context.Context, p *running, g *gate, r *ToolsReport) error {
 	before, err := useOf(p.PID())
 	if err != nil {
@@ -219,6 +219,7 @@ func (b *bench) measureHeld(ctx context.Context, p *running, g *gate, r *ToolsRe
 	}
 	after, err := useOf(p.PID())
 	r.PeakMiB = mebibytes(after.peakMemory)
+	r.CPU = float64((after.cpu - before.cpu).Microseconds()) / 1000 / float64(b.inFlight)
 	return err
 }
 

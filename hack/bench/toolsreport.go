@@ -24,6 +24,8 @@ type ToolsReport struct {
 	// PeakMiB is the most it ever had resident, until they had all ended.
 	PeakMiB     float64        `json:"peakMiB"`
 	FailedTurns map[string]int `json:"failedTurns,omitempty"`
+	// CPU of the manager for each of them, from its creation to its end, in milliseconds.
+	CPU float64 `json:"cpuMilliseconds"`
 	// One and Many are Turns of one step and of many, which call a tool in each but the last.
 	One  StepsCost `json:"one"`
 	Many StepsCost `json:"many"`
@@ -101,7 +103,9 @@ func (r *ToolsReport) memoryTable(text *strings.Builder) {
 	fmt.Fprintf(text, line, "memory, peak, MiB", "-", number(r.PeakMiB), number(heldBoundMiB), mark)
 	fmt.Fprintf(text, line, "memory, resident, MiB", number(r.IdleMiB), number(r.Held.ResidentMiB), "-", "")
 	fmt.Fprintf(text, line, "  live heap, MiB", "-", number(r.Held.HeapMiB), "-", "")
+	fmt.Fprintf(text, line, "  stacks, MiB", "-", number(r.Held.StacksMiB), "-", "")
 	fmt.Fprintf(text, line, "  beyond idle, per Turn, KiB", "-", number((r.Held.ResidentMiB-r.IdleMiB)*1024/float64(r.InFlight)), "-", "")
+	fmt.Fprintf(text, line, "CPU per Turn, ms", "-", number(r.CPU), "-", "")
 }
 
 func (r *ToolsReport) stepsTable(text *strings.Builder) {
