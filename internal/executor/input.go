@@ -22,12 +22,12 @@ import (
 )
 
 // input gathers what a run of the Turn needs. It fails if the Agent has gone since the Turn was bound.
-func (r *run) input(ctx context.Context) (turn.Input, error) {
+func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	e, t := r.executor, r.turn
 	var found v1alpha1.Agent
 	key := types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
 	if err := e.Client.Get(ctx, key, &found); err != nil {
-		return turn.Input{}, fmt.Errorf("failed to get agent %q: %w", key.Name, err)
+		return nil, fmt.Errorf("failed to get agent %q: %w", key.Name, err)
 	}
 	agent := translate.Bounded(&found, t, e.Ceiling)
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
@@ -41,26 +41,26 @@ func (r *run) input(ctx context.Context) (turn.Input, error) {
 	}
 	session, err := e.session(ctx, t)
 	if err != nil {
-		return turn.Input{}, err
+		return nil, err
 	}
 	in, err := translate.Input(t, agent, chain, session, func(ctx context.Context) (prepare.Input, error) {
 		return e.preparation(ctx, t, agent, session, start)
 	})
 	if err != nil {
-		return turn.Input{}, err
+		return nil, err
 	}
 	in.Executor, in.Epoch = e.Name, r.epoch
 	in.Timeout -= now.Sub(start) - translate.Parked(t, now)
 	in.Cancel, in.Interrupt = r.cancelled, r.interrupt
 	in.Toolbox, in.Decide, in.Progress = r.toolbox(agent), r.decide, r.progress.note
 	if in.Selection.Pinned, err = e.pinned(ctx, agent); err != nil {
-		return turn.Input{}, err
+		return nil, err
 	}
 	if e.Tools != nil {
 		in.Tools = e.Tools(ctx, agent)
 	}
 	in.HoldAnswer = r.suspended.Load
-	return in, nil
+	return &in, nil
 }
 
 // notReadyError is a prompt that cannot be made because something is not there; the Turn waits for that.

@@ -84,11 +84,16 @@ func (r *run) key() client.ObjectKey { return client.ObjectKeyFromObject(r.turn)
 
 // run runs the Turn and writes what became of it.
 func (r *run) run(ctx context.Context) {
-	e := r.executor
-	log := e.Log.WithValues("turn", r.key(), "epoch", r.epoch)
 	r.progress.begin(ctx, r.turn, r.writeProgress)
 	result, err := r.execute(ctx)
 	r.turn = r.progress.stop()
+	r.conclude(ctx, result, err)
+}
+
+// conclude writes what became of the Turn, as far as it is still this run's. It is apart from run, so that nothing of it is held
+// while the Turn waits for a model.
+func (r *run) conclude(ctx context.Context, result *turn.Result, err error) {
+	log := r.executor.Log.WithValues("turn", r.key(), "epoch", r.epoch)
 	// What became of the Turn is written even if the run was abandoned, as far as the Turn is still its own.
 	write := context.WithoutCancel(ctx)
 	notReady, isNotReady := errors.AsType[*notReadyError](err)
@@ -200,7 +205,7 @@ type giveBackError struct{ error }
 func (e *giveBackError) Unwrap() error { return e.error }
 
 // engine runs the engine. A panic in it ends its Turn, and not the process with all other Turns.
-func (r *run) engine(ctx context.Context, in turn.Input) (result *turn.Result, err error) {
+func (r *run) engine(ctx context.Context, in *turn.Input) (result *turn.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			// What it panicked with may hold a part of the prompt; the stack does not.
@@ -208,7 +213,7 @@ func (r *run) engine(ctx context.Context, in turn.Input) (result *turn.Result, e
 			result, err = &turn.Result{Stop: turn.StopInterrupted, Message: "the run failed within Capstan, which is a bug: see the log of its executor"}, nil
 		}
 	}()
-	return r.executor.Engine.Run(ctx, in)
+	return r.executor.Engine.RunInput(ctx, in)
 }
 
 // hesitate waits before a Turn is handed back because what it needs is missing, longer with each epoch: the controller may

@@ -16,7 +16,7 @@ import (
 
 // Lazy returns the provider of an object, which reads its Secrets when it is asked: a Turn that never gets to it reads
 // none, and a reading that failed is tried again with the request.
-func (c *Cache) Lazy(p *v1alpha1.ModelProvider) model.Provider { return lazy{cache: c, object: p} }
+func (c *Cache) Lazy(p *v1alpha1.ModelProvider) model.Provider { return &lazy{cache: c, object: p} }
 
 type lazy struct {
 	cache  *Cache
@@ -25,20 +25,25 @@ type lazy struct {
 
 // Generate asks the provider, or says why it cannot be asked. While the API server is away it waits, for as long as ctx
 // lives: an outage of the API server is no failure of a model, and must not use up the attempts.
-func (l lazy) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
+func (l *lazy) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
+	p, err := l.provider(ctx)
+	if err != nil {
+		return model.Reply{}, unsent(l.object.Name, err)
+	}
+	return p.Generate(ctx, req)
+}
+
+// provider is what asks now.
+func (l *lazy) provider(ctx context.Context) (*openai.Provider, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 5*time.Second
-	p, err := backoff.Retry(ctx, func() (*openai.Provider, error) {
+	return backoff.Retry(ctx, func() (*openai.Provider, error) {
 		p, err := l.cache.Get(ctx, l.object)
 		if err != nil && !secrets.IsAway(err) {
 			err = backoff.Permanent(err)
 		}
 		return p, err
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0))
-	if err != nil {
-		return model.Reply{}, unsent(l.object.Name, err)
-	}
-	return p.Generate(ctx, req)
 }
 
 // Unusable returns a provider that answers each request with why it cannot be asked. A chain goes on to its next model.

@@ -62,11 +62,7 @@ func New(cfg Config) *Provider {
 	config.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
 	// Lines that are no events are bounded by MaxReplyBytes, as all that is read.
 	config.EmptyMessagesLimit = MaxReplyBytes
-	config.HTTPClient = &http.Client{
-		Transport: &transport{base: base, headers: cfg.Headers, anonymous: cfg.APIKey == "", idle: cfg.IdleTimeout},
-		// A redirect would carry the headers, and so their secrets, to another host.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return errRedirect },
-	}
+	config.HTTPClient = &transport{base: base, headers: cfg.Headers, anonymous: cfg.APIKey == "", idle: cfg.IdleTimeout}
 	return &Provider{cfg: cfg, client: api.NewClientWithConfig(config), transport: base, redactor: redactorOf(&cfg)}
 }
 
@@ -76,7 +72,7 @@ func (p *Provider) Close() { p.transport.CloseIdleConnections() }
 // Generate asks for one reply. All errors are *model.Error.
 func (p *Provider) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
 	note := &response{wanted: eventStream}
-	reply, err := p.stream(withResponse(ctx, note), req, note)
+	reply, err := p.stream(withResponse(ctx, note), &req, note)
 	if err != nil {
 		return model.Reply{}, p.classify(ctx, err, note, reply.Usage)
 	}
@@ -97,12 +93,13 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	return false, p.classify(ctx, err, note, model.Usage{})
 }
 
-func (p *Provider) stream(ctx context.Context, req model.Request, note *response) (model.Reply, error) {
+func (p *Provider) stream(ctx context.Context, req *model.Request, note *response) (model.Reply, error) {
 	body, parameters, err := encode(req)
 	if err != nil {
 		return model.Reply{}, err
 	}
-	stream, err := p.client.CreateChatCompletionStream(withSending(ctx, body), parameters)
+	ctx = withSending(ctx, body)
+	stream, err := p.client.CreateChatCompletionStream(ctx, *parameters)
 	if err != nil {
 		return model.Reply{}, err
 	}

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -59,8 +58,11 @@ type chatFunction struct {
 
 // sending is what the transport sends in place of what the library wrote.
 type sending struct {
-	id   string
-	body []byte
+	id string
+	// body is nil once it is being sent, and again makes it anew for a connection that had closed before it took anything: an
+	// answer may be long in coming, and what was sent need not wait for it.
+	body  []byte
+	again func() ([]byte, error)
 }
 
 type sendingKey struct{}
@@ -75,34 +77,65 @@ func (s *sending) apply(out *http.Request) {
 		_ = out.Body.Close() // nothing of it is sent
 	}
 	out.ContentLength = int64(len(s.body))
-	out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(s.body)), nil }
-	out.Body = io.NopCloser(bytes.NewReader(s.body))
+	out.GetBody = func() (io.ReadCloser, error) {
+		body, err := s.again()
+		return &content{rest: body}, err
+	}
+	out.Body, s.body = &content{rest: s.body}, nil
 	if s.id != "" {
 		out.Header.Set(requestID, s.id)
 	}
 }
 
-// encode returns what is sent for a request, and the request without messages, by which the library judges whether the
-// model takes its parameters.
-func encode(req model.Request) (*sending, api.ChatCompletionRequest, error) {
-	out := chatRequest{ChatCompletionRequest: parametersOf(req), Messages: messagesOf(req.Messages)}
+// content is the body of a request. What was read of it to the end is let go of.
+type content struct{ rest []byte }
+
+// Read hands on what is left.
+func (c *content) Read(p []byte) (int, error) {
+	n := copy(p, c.rest)
+	if c.rest = c.rest[n:]; len(c.rest) == 0 {
+		c.rest = nil
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// Close does nothing; it may be called while Read is.
+func (c *content) Close() error { return nil }
+
+// someTools stand for those of a request where it matters only that there are any.
+var someTools = []api.Tool{{Type: api.ToolTypeFunction}}
+
+// encode returns what is sent for a request, and the request without its messages and its tools, by which the library judges
+// whether the model takes its parameters.
+func encode(req *model.Request) (*sending, *api.ChatCompletionRequest, error) {
+	body, err := bodyOf(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	judged := parametersOf(req)
+	if len(req.Tools) > 0 {
+		judged.Tools = someTools
+	}
+	return &sending{id: req.ID, body: body, again: func() ([]byte, error) { return bodyOf(req) }}, &judged, nil
+}
+
+// bodyOf is what is sent for a request: the same whenever it is made.
+func bodyOf(req *model.Request) ([]byte, error) {
+	out := &chatRequest{ChatCompletionRequest: parametersOf(req), Messages: messagesOf(req.Messages)}
 	for _, t := range req.Tools {
 		if len(t.Parameters) > 0 && !json.Valid(t.Parameters) {
-			return nil, out.ChatCompletionRequest, unsent("the parameters of tool %q are not JSON", t.Name)
+			return nil, unsent("the parameters of tool %q are not JSON", t.Name)
 		}
 		out.Tools = append(out.Tools, toolOf(t))
 	}
 	if len(req.Output) > 0 {
 		if !json.Valid(req.Output) {
-			return nil, out.ChatCompletionRequest, unsent("the schema of the answer is not JSON")
+			return nil, unsent("the schema of the answer is not JSON")
 		}
 		out.ResponseFormat = formatOf(req.Output)
 	}
-	body, err := json.Marshal(out)
-	if err != nil {
-		return nil, out.ChatCompletionRequest, err
-	}
-	return &sending{id: req.ID, body: body}, out.ChatCompletionRequest, nil
+	return json.Marshal(out)
 }
 
 // unsent is the failure of a request that no endpoint would understand.
@@ -119,7 +152,7 @@ func formatOf(schema json.RawMessage) *api.ChatCompletionResponseFormat {
 	}
 }
 
-func parametersOf(req model.Request) api.ChatCompletionRequest {
+func parametersOf(req *model.Request) api.ChatCompletionRequest {
 	out := api.ChatCompletionRequest{Model: req.Model, Stream: true, StreamOptions: &api.StreamOptions{IncludeUsage: true}}
 	if t := req.Parameters.Temperature; t != nil {
 		// The library leaves a zero out of the request; its documentation asks for the smallest number instead.

@@ -2,11 +2,13 @@ package openai
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 )
@@ -46,7 +48,9 @@ func (p *Provider) unlikely(r *response) string {
 	return fmt.Sprintf(" (the endpoint sent %s, not %s: check baseURL)", p.clean(r.contentType), r.wanted)
 }
 
-// transport adds headers, puts in the body that is to be sent, ends a request on which nothing arrives, and bounds what is read.
+// transport sends requests for the library, in place of an http.Client: it adds headers, puts in the body that is to be sent, ends
+// a request on which nothing arrives, and bounds what is read. Of an http.Client it needs nothing but that errors are *url.Error,
+// and the frames of one would take up stack while a request is under way, in each of thousands of Turns.
 type transport struct {
 	base      http.RoundTripper
 	headers   []Header
@@ -54,10 +58,20 @@ type transport struct {
 	idle      time.Duration
 }
 
-// RoundTrip sends one request.
-func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+// Do sends one request. A redirect is an error: it would carry the headers, and so their secrets, to another host.
+func (t *transport) Do(req *http.Request) (*http.Response, error) {
+	out, w := t.outgoing(req)
+	resp, err := t.base.RoundTrip(out)
+	if err != nil {
+		return nil, failed(req, w.ended(err))
+	}
+	return t.incoming(req, resp, w)
+}
+
+// outgoing is what is sent for a request of the library, and what ends it.
+func (t *transport) outgoing(req *http.Request) (*http.Request, *watch) {
 	ctx, cancel := context.WithCancelCause(req.Context())
-	timer := time.AfterFunc(t.idle, func() { cancel(errIdle) })
+	w := &watch{ctx: ctx, cancel: cancel, timer: time.AfterFunc(t.idle, func() { cancel(errIdle) }), idle: t.idle}
 	out := req.Clone(ctx)
 	if t.anonymous {
 		out.Header.Del("Authorization") // the library sends an empty bearer token
@@ -68,39 +82,76 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if s, ok := req.Context().Value(sendingKey{}).(*sending); ok {
 		s.apply(out)
 	}
-	resp, err := t.base.RoundTrip(out)
-	if err != nil {
-		timer.Stop()
-		cause := context.Cause(ctx)
-		cancel(nil)
-		if errors.Is(cause, errIdle) {
-			return nil, errIdle
-		}
-		return nil, err
-	}
+	return out, w
+}
+
+// incoming is what the library is given of a response.
+func (t *transport) incoming(req *http.Request, resp *http.Response, w *watch) (*http.Response, error) {
 	if note, ok := req.Context().Value(responseKey{}).(*response); ok {
 		note.status = resp.StatusCode
 		note.contentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
 		note.retryAfter = retryAfter(resp.Header)
 	}
-	b := &body{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, timer: timer, idle: t.idle, left: MaxReplyBytes}
+	b := &body{ReadCloser: resp.Body, watch: w, left: MaxReplyBytes}
+	if redirects(resp) {
+		_ = b.Close() // nothing of it is read
+		return nil, failed(req, errRedirect)
+	}
 	if resp.Body = b; isEvents(resp.Header) {
 		resp.Body = newEvents(b)
 	}
 	return resp, nil
 }
 
-// body is a response body that ends when nothing arrives, or too much.
-type body struct {
-	io.ReadCloser
+// redirects says whether a response sends its reader elsewhere.
+func redirects(resp *http.Response) bool {
+	switch resp.StatusCode {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return resp.Header.Get("Location") != ""
+	}
+	return false
+}
+
+// failed is the error of a request that got no response, as an http.Client has it.
+func failed(req *http.Request, err error) error {
+	if wrong, ok := errors.AsType[tls.RecordHeaderError](err); ok && string(wrong.RecordHeader[:]) == "HTTP/" {
+		err = http.ErrSchemeMismatch
+	}
+	return &url.Error{Op: req.Method, URL: req.URL.Redacted(), Err: err}
+}
+
+// watch ends a request on which nothing arrives.
+type watch struct {
 	ctx    context.Context //nolint:containedctx // because it is the request's, and its cause tells why a read failed
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	idle   time.Duration
-	left   int
 }
 
-// Read reads, and starts the idle time anew when bytes arrive.
+// ended lets go of a request that has failed, and returns why.
+func (w *watch) ended(err error) error {
+	if errors.Is(context.Cause(w.ctx), errIdle) {
+		err = errIdle
+	}
+	w.end()
+	return err
+}
+
+// end lets go of the request.
+func (w *watch) end() {
+	w.timer.Stop()
+	w.cancel(nil)
+}
+
+// body is a response body that ends when nothing arrives, or too much.
+type body struct {
+	io.ReadCloser
+	*watch
+	left int
+}
+
+// Read reads, and starts the idle time anew when bytes arrive. The end of the body is that of the request: the library does not
+// close the body of a refusal.
 func (b *body) Read(p []byte) (int, error) {
 	if b.left <= 0 {
 		b.end()
@@ -112,18 +163,9 @@ func (b *body) Read(p []byte) (int, error) {
 		b.timer.Reset(b.idle)
 	}
 	if err != nil {
-		if errors.Is(context.Cause(b.ctx), errIdle) {
-			err = errIdle
-		}
-		b.end()
+		err = b.ended(err)
 	}
 	return n, err
-}
-
-// end lets go of the request. It is called at the end of the body too: the library does not close that of a refusal.
-func (b *body) end() {
-	b.timer.Stop()
-	b.cancel(nil)
 }
 
 // Close closes the body and ends its request.

@@ -53,7 +53,7 @@ func Answer(text string) (json.RawMessage, bool) {
 }
 
 // ended says whether a reply is the last one.
-func (in Input) ended(s *Step) *End {
+func (in *Input) ended(s *Step) *End {
 	switch {
 	case s.Last:
 		return &End{Reason: OutOfSteps, Message: fmt.Sprintf(
@@ -76,7 +76,7 @@ func (s *State) steps() int {
 
 // judge checks an answer against the schema. One that does not fit is rejected, so that the model is asked again, at most so
 // often; then it is the end. Whether an earlier run has rejected it already makes no difference.
-func (in Input) judge(s *Step, end *End) (*End, error) {
+func (in *Input) judge(s *Step, end *End) (*End, error) {
 	if in.Output == nil {
 		return end, nil
 	}
@@ -95,7 +95,7 @@ func (in Input) judge(s *Step, end *End) (*End, error) {
 }
 
 // violations are the places at which an answer does not fit the schema, a line each; none if it fits.
-func (in Input) violations(text string) []string {
+func (in *Input) violations(text string) []string {
 	value, ok := Answer(text)
 	if !ok {
 		return []string{"it is not one JSON value and nothing else"}
@@ -130,7 +130,7 @@ func rejection(wrong []string) string {
 }
 
 // nativeOutput is the schema for an endpoint that keeps to it by itself; empty for any other.
-func (in Input) nativeOutput(c Candidate) json.RawMessage {
+func (in *Input) nativeOutput(c *Candidate) json.RawMessage {
 	if in.Output == nil || !c.StructuredOutput {
 		return nil
 	}
@@ -138,7 +138,7 @@ func (in Input) nativeOutput(c Candidate) json.RawMessage {
 }
 
 // outputNotes tell the model which form its answer must have. It gets the schema in words where its endpoint does not take it.
-func (in Input) outputNotes(c Candidate) []model.Message {
+func (in *Input) outputNotes(c *Candidate) []model.Message {
 	if in.Output == nil {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 // await asks people about the first call and about all calls after it that come as far as that, so that they can decide at
 // once, and takes their decisions. It returns a *Parked while there is none about the first. Where the first does not wait any
 // more, as the time of the Turn has come near its end since, nobody is waited for: it is planned again.
-func (in Input) await(ctx context.Context, step int, open []placed) error {
+func (in *Input) await(ctx context.Context, step int, open []placed) error {
 	var records []journal.Record
 	all, of := 0, map[string]int{} // calls that may come before, of all tools and by name
 	for _, c := range open {
@@ -47,7 +47,7 @@ func (in Input) await(ctx context.Context, step int, open []placed) error {
 }
 
 // takeDecisions journals what was decided by now: nothing follows from it before.
-func (in Input) takeDecisions(ctx context.Context) error {
+func (in *Input) takeDecisions(ctx context.Context) error {
 	for _, a := range in.State.OpenApprovals() {
 		d, err := in.decisionOn(ctx, a)
 		if err != nil {
@@ -70,7 +70,7 @@ const (
 )
 
 // decisionOn is what was decided about a call; nil while nothing was. One about another call does not count.
-func (in Input) decisionOn(ctx context.Context, a Approval) (*Decision, error) {
+func (in *Input) decisionOn(ctx context.Context, a Approval) (*Decision, error) {
 	if in.Decide != nil {
 		d, err := in.Decide(ctx, a)
 		if err != nil {

@@ -19,19 +19,16 @@ const maxCutOff = 8
 
 // ask sends a request to one candidate, again where that may help, and journals the reply: from then on it is never bought
 // again. The error of a candidate that gave up is a *model.Error. There is an end if the budget does not allow an attempt.
-func (in Input) ask(ctx context.Context, c Candidate, q question) (*End, error) {
+func (in *Input) ask(ctx context.Context, c *Candidate, q *question) (*End, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
-	ask := q.request
-	ask.Model, ask.Parameters = c.Model, c.Parameters
 	sent, cutOff := in.State.sent(q.step, q.purpose, c)
 	// A run sends at least one request of its own: one that was cut off by a restart must not use up the only attempt. But
 	// there is an end to it, as the request itself may be what ends each run.
 	if sent >= c.Retry.MaxAttempts+maxCutOff {
 		return nil, gaveUp(sent, cutOff)
 	}
-	r := Request{Step: q.step, Purpose: q.purpose, Provider: c.ProviderName, Model: c.Model, EstimatedTokens: q.tokens}
-	r.EstimatedCost = c.Pricing.Cost(model.Usage{InputTokens: r.EstimatedTokens})
+	r := requestOf(c, q)
 	for r.Attempt = sent + 1; ; r.Attempt++ {
 		if err := in.safePoint(ctx); err != nil {
 			return nil, err
@@ -39,7 +36,7 @@ func (in Input) ask(ctx context.Context, c Candidate, q question) (*End, error) 
 		if why := in.overBudget(r); why != "" {
 			return &End{Reason: OverBudget, Message: why}, nil
 		}
-		failure, err := in.attempt(ctx, c, ask, r)
+		failure, err := in.attempt(ctx, c, q, r)
 		switch {
 		case err != nil || failure == nil:
 			return nil, err
@@ -54,6 +51,14 @@ func (in Input) ask(ctx context.Context, c Candidate, q question) (*End, error) 
 	}
 }
 
+// requestOf is what the journal says of the requests to a candidate for a question.
+func requestOf(c *Candidate, q *question) *Request {
+	return &Request{
+		Step: q.step, Purpose: q.purpose, Provider: c.ProviderName, Model: c.Model, EstimatedTokens: q.tokens,
+		EstimatedCost: c.Pricing.Cost(model.Usage{InputTokens: q.tokens}),
+	}
+}
+
 // gaveUp is the failure of a candidate whose requests were cut off too often. Another may not end its run.
 func gaveUp(sent, cutOff int) *model.Error {
 	return &model.Error{Kind: model.Network, Message: fmt.Sprintf(
@@ -62,27 +67,28 @@ func gaveUp(sent, cutOff int) *model.Error {
 
 // attempt sends one request and journals what became of it. It returns the failure of the request, or an error that stops
 // the run.
-func (in Input) attempt(ctx context.Context, c Candidate, ask model.Request, r Request) (*model.Error, error) {
-	r.ID = fmt.Sprintf("%s/%d", in.TurnUID, in.NextSeq())
-	if err := in.Record(journal.Record{Kind: journal.ModelRequested, Payload: r}); err != nil {
+func (in *Input) attempt(ctx context.Context, c *Candidate, q *question, r *Request) (*model.Error, error) {
+	if err := in.requested(r); err != nil {
 		return nil, err
 	}
-	ask.ID = r.ID
-	// The messages are frozen: each attempt gets a copy that the provider may do with as it likes.
-	ask.Messages = slices.Clone(ask.Messages)
 	begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-	// What follows is in methods of its own: it would take up stack while the request is under way, in each of thousands of Turns.
-	reply, err := guarded(ctx, c.Provider, ask)
+	reply, err := guarded(ctx, c, q, r.ID)
 	took := time.Since(begin).Milliseconds()
 	if err == nil {
-		return nil, in.replied(&c, &r, reply, took)
+		return nil, in.replied(c, r, reply, took)
 	}
-	return in.failed(ctx, &c, &r, model.AsError(err), took)
+	return in.failed(ctx, c, r, model.AsError(err), took)
+}
+
+// requested names a request and journals that it is about to be sent.
+func (in *Input) requested(r *Request) error {
+	r.ID = fmt.Sprintf("%s/%d", in.TurnUID, in.NextSeq())
+	return in.Record(journal.Record{Kind: journal.ModelRequested, Payload: *r})
 }
 
 // replied journals the reply to a request.
-func (in Input) replied(c *Candidate, r *Request, reply model.Reply, took int64) error {
-	reply = in.kept(reply, r.Purpose)
+func (in *Input) replied(c *Candidate, r *Request, given *model.Reply, took int64) error {
+	reply := in.kept(*given, r.Purpose)
 	return in.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
 		DurationMS: took, Last: r.Purpose == ForStep && in.isLast(r.Step, reply),
@@ -90,7 +96,7 @@ func (in Input) replied(c *Candidate, r *Request, reply model.Reply, took int64)
 }
 
 // failed journals the failure of a request, and returns it, or an error that stops the run.
-func (in Input) failed(ctx context.Context, c *Candidate, r *Request, failure *model.Error, took int64) (*model.Error, error) {
+func (in *Input) failed(ctx context.Context, c *Candidate, r *Request, failure *model.Error, took int64) (*model.Error, error) {
 	usage := bounded(failure.Usage)
 	// A request that was cut short was sent all the same: it counts, and so does what it used.
 	err := in.Record(journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
@@ -104,7 +110,7 @@ func (in Input) failed(ctx context.Context, c *Candidate, r *Request, failure *m
 }
 
 // kept is what the journal keeps of a reply.
-func (in Input) kept(reply model.Reply, purpose Purpose) model.Reply {
+func (in *Input) kept(reply model.Reply, purpose Purpose) model.Reply {
 	reply.Usage = bounded(reply.Usage)
 	if !in.KeepReasoning {
 		reply.Reasoning = ""
@@ -117,7 +123,7 @@ func (in Input) kept(reply model.Reply, purpose Purpose) model.Reply {
 
 // isLast says whether a reply is the last because the steps are used up. A model that asks for tools beyond them, where none is
 // offered, wanted more.
-func (in Input) isLast(number int, reply model.Reply) bool {
+func (in *Input) isLast(number int, reply model.Reply) bool {
 	return in.lastStep(number) || number > in.Limits.MaxSteps && len(reply.ToolCalls) > 0
 }
 
@@ -136,8 +142,8 @@ func stackOf(err error) string {
 	return string(stack)
 }
 
-// guarded makes a panic of an adapter an error of that request.
-func guarded(ctx context.Context, p model.Provider, req model.Request) (reply model.Reply, err error) {
+// guarded asks a candidate, and makes a panic of its adapter an error of that request.
+func guarded(ctx context.Context, c *Candidate, q *question, id string) (reply *model.Reply, err error) {
 	defer func() {
 		if recover() != nil {
 			err = &model.Error{
@@ -146,7 +152,18 @@ func guarded(ctx context.Context, p model.Provider, req model.Request) (reply mo
 			}
 		}
 	}()
-	return p.Generate(ctx, req)
+	reply = new(model.Reply)
+	*reply, err = c.Provider.Generate(ctx, *asked(c, q, id))
+	return reply, err
+}
+
+// asked is the request that a candidate is sent for a question.
+func asked(c *Candidate, q *question, id string) *model.Request {
+	r := new(model.Request)
+	*r = q.request
+	// The messages are frozen: each attempt gets a copy that the provider may do with as it likes.
+	r.ID, r.Model, r.Parameters, r.Messages = id, c.Model, c.Parameters, slices.Clone(r.Messages)
+	return r
 }
 
 // ended returns the cause of a context that ended, with the error of the journal if there is one.
@@ -167,7 +184,7 @@ func exhausted(failure *model.Error, attempts int) *model.Error {
 }
 
 // safePoint returns why the run must stop here, if it must.
-func (in Input) safePoint(ctx context.Context) error {
+func (in *Input) safePoint(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -180,7 +197,7 @@ func (in Input) safePoint(ctx context.Context) error {
 }
 
 // pause waits before the next attempt. A wait that would end after the Turn is not begun.
-func (in Input) pause(ctx context.Context, failure *model.Error, wait time.Duration) error {
+func (in *Input) pause(ctx context.Context, failure *model.Error, wait time.Duration) error {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= wait {
 		e := *failure
 		e.Message = fmt.Sprintf("%s (the next attempt in %s would be after the turn's deadline)", failure.Message, rounded(wait))

@@ -55,7 +55,7 @@ func (s *State) spent() (tokens int64, cost decimal.Decimal) {
 }
 
 // left is what the Turn may still take. Without a deadline it has no time.
-func (in Input) left(ctx context.Context) tool.Left {
+func (in *Input) left(ctx context.Context) tool.Left {
 	var l tool.Left
 	if deadline, ok := ctx.Deadline(); ok {
 		l.Time = max(0, time.Until(deadline))
@@ -71,7 +71,7 @@ func (in Input) left(ctx context.Context) tool.Left {
 }
 
 // budgetSpent says why nothing more may be done, whatever it takes; empty if something may.
-func (in Input) budgetSpent() string {
+func (in *Input) budgetSpent() string {
 	tokens, cost := in.State.spent()
 	switch l := in.Limits; {
 	case l.MaxTokens > 0 && tokens > l.MaxTokens:
@@ -83,7 +83,7 @@ func (in Input) budgetSpent() string {
 }
 
 // overBudget says why a request must not be sent; empty if it may. Of its reply nothing is known.
-func (in Input) overBudget(r Request) string {
+func (in *Input) overBudget(r *Request) string {
 	l := in.Limits
 	tokens, cost := in.State.spent()
 	if l.MaxTokens > 0 && tokens+r.EstimatedTokens > l.MaxTokens {

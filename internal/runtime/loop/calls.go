@@ -16,7 +16,7 @@ import (
 // finishCalls makes the calls that a reply asks for and that have not ended yet, wave by wave, so that each has an answer. A
 // failed call is data for the model; only what stops the run is an error, such as a *Parked. Once the budget is spent no call
 // is begun: no request could tell the model of it. Nor is any once a call has ended the Turn, which is the end.
-func (in Input) finishCalls(ctx context.Context, step *Step) (*End, error) {
+func (in *Input) finishCalls(ctx context.Context, step *Step) (*End, error) {
 	number := step.Step
 	for open := in.open(step); len(open) > 0; open = in.open(step) {
 		if f := in.State.TerminalResult(); f != nil {
@@ -46,7 +46,7 @@ func (in Input) finishCalls(ctx context.Context, step *Step) (*End, error) {
 }
 
 // endedBy is the end that the result of a tool is. It must fit the schema of the answer; no model is left to mend it.
-func (in Input) endedBy(f *Finish) *End {
+func (in *Input) endedBy(f *Finish) *End {
 	if in.Output != nil {
 		if wrong := in.violations(f.Text); len(wrong) > 0 {
 			return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
@@ -57,7 +57,7 @@ func (in Input) endedBy(f *Finish) *End {
 }
 
 // dropped are the ends of the open calls that were not begun when a tool ended the Turn.
-func (in Input) dropped(step int, by *Finish, open []placed) []journal.Record {
+func (in *Input) dropped(step int, by *Finish, open []placed) []journal.Record {
 	var records []journal.Record
 	for _, c := range open {
 		if in.State.intent(step, c.call.ID) == nil {
@@ -68,7 +68,7 @@ func (in Input) dropped(step int, by *Finish, open []placed) []journal.Record {
 }
 
 // begun are those of the open calls that have an intent.
-func (in Input) begun(step int, open []placed) []placed {
+func (in *Input) begun(step int, open []placed) []placed {
 	return slices.DeleteFunc(open, func(c placed) bool { return in.State.intent(step, c.call.ID) == nil })
 }
 
@@ -79,7 +79,7 @@ type placed struct {
 }
 
 // open are the calls of a reply that have not ended, in order.
-func (in Input) open(step *Step) []placed {
+func (in *Input) open(step *Step) []placed {
 	var all []placed
 	for i, c := range step.Reply.ToolCalls {
 		if in.State.finish(step.Step, c.ID) == nil {
@@ -90,7 +90,7 @@ func (in Input) open(step *Step) []placed {
 }
 
 // proceed brings the first of the open calls at least one move further: to its end, or to the people who decide about it.
-func (in Input) proceed(ctx context.Context, step int, open []placed) error {
+func (in *Input) proceed(ctx context.Context, step int, open []placed) error {
 	p := in.plan(ctx, step, open)
 	if len(p.records) == 0 && len(p.wave) == 0 {
 		return in.await(ctx, step, open)
@@ -127,7 +127,7 @@ type planned struct {
 
 // plan gates the open calls in order until a wave is complete: neighbouring calls that only read, or any other call alone. It
 // stops before a call that waits for a decision, and before one that is the same as another of its wave.
-func (in Input) plan(ctx context.Context, step int, open []placed) plan {
+func (in *Input) plan(ctx context.Context, step int, open []placed) plan {
 	var p plan
 	for _, c := range open {
 		before := in.State.intent(step, c.call.ID)
@@ -174,12 +174,12 @@ func (p plan) of(name string) int {
 }
 
 // parallel says whether a tool's calls may be made beside others.
-func (in Input) parallel(t *tool.Tool) bool {
+func (in *Input) parallel(t *tool.Tool) bool {
 	return !in.Policy.Sequential && effectOf(t) == tool.ReadOnly
 }
 
 // look is what gates are shown of a call.
-func (in Input) look(ctx context.Context, step int, c placed) view {
+func (in *Input) look(ctx context.Context, step int, c placed) view {
 	v := view{
 		step: step, call: c.call, state: in.State, limits: in.Limits, policy: in.Policy,
 		made: in.State.ToolCalls(), madeOf: in.State.callsOf(c.call.Name), again: in.State.intent(step, c.call.ID) != nil,
@@ -196,7 +196,7 @@ func (in Input) look(ctx context.Context, step int, c placed) view {
 }
 
 // told are the tools that the model was told of.
-func (in Input) told() []tool.Tool {
+func (in *Input) told() []tool.Tool {
 	if in.Offered == nil {
 		return in.Tools
 	}
@@ -210,7 +210,7 @@ func (in Input) told() []tool.Tool {
 }
 
 // intend is a call that has passed all gates.
-func (in Input) intend(v view, c placed, got verdict) *planned {
+func (in *Input) intend(v view, c placed, got verdict) *planned {
 	next := &planned{placed: c, tool: v.tool, repairs: got.repairs, signature: sign(v.tool.Name, got.arguments), intent: Intent{
 		Step: v.step, CallID: c.call.ID, Name: v.tool.Name, Arguments: got.arguments, Effect: effectOf(v.tool), Attempt: 1,
 		IdempotencyKey: fmt.Sprintf("%s/%d/%s", in.TurnUID, v.step, c.call.ID),
@@ -230,7 +230,7 @@ func repaired(records []journal.Record, repairs []Repair) []journal.Record {
 }
 
 // ending of a call of a tool, which is nil where there is none.
-func (in Input) ending(step int, c placed, t *tool.Tool) ending {
+func (in *Input) ending(step int, c placed, t *tool.Tool) ending {
 	return ending{
 		Finish: Finish{Step: step, CallID: c.call.ID, Name: c.call.Name}, place: c.place, nonce: in.Nonce,
 		note:    changed(in.State.repairsOf(step, c.call.ID), in.Nonce),
@@ -239,7 +239,7 @@ func (in Input) ending(step int, c placed, t *tool.Tool) ending {
 }
 
 // reused gives the recorded result of the same call once more. The word of a change of that call's arguments is not of this one.
-func (in Input) reused(e ending, got verdict) journal.Record {
+func (in *Input) reused(e ending, got verdict) journal.Record {
 	before := got.known
 	e.Outcome = Reused
 	e.Content = strings.TrimPrefix(before.Content, changed(in.State.repairsOf(before.Step, before.CallID), in.Nonce))
@@ -255,13 +255,13 @@ func (in Input) reused(e ending, got verdict) journal.Record {
 
 // repeatable says whether a call that was under way may be made again: if that did no harm by what was known then, nor does
 // by what is known now. Of a tool that is gone nothing is known now, and it cannot be called.
-func (in Input) repeatable(before *Intent) bool {
+func (in *Input) repeatable(before *Intent) bool {
 	i := in.toolNamed(before.Name)
 	return before.Effect.Repeatable() && (i < 0 || effectOf(&in.Tools[i]).Repeatable())
 }
 
 // toolNamed is the place of a tool, -1 if there is none of that name.
-func (in Input) toolNamed(name string) int {
+func (in *Input) toolNamed(name string) int {
 	return slices.IndexFunc(in.Tools, func(t tool.Tool) bool { return t.Name == name })
 }
 

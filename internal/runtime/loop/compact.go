@@ -24,10 +24,10 @@ const (
 )
 
 // fitting is the question for a step, after older messages were replaced if there is not room enough. It says whether they were.
-func (in Input) fitting(ctx context.Context, c Candidate, p *prepare.Prepared, number int) (question, bool, error) {
+func (in *Input) fitting(ctx context.Context, c *Candidate, p *prepare.Prepared, number int) (*question, bool, error) {
 	q, err := in.question(c, p, number)
 	if err != nil {
-		return q, false, err
+		return nil, false, err
 	}
 	if err := in.warn(c, q.tokens); err != nil {
 		return q, false, err
@@ -41,7 +41,7 @@ func (in Input) fitting(ctx context.Context, c Candidate, p *prepare.Prepared, n
 }
 
 // warn journals, once, that the conversation has come near the context window.
-func (in Input) warn(c Candidate, tokens int64) error {
+func (in *Input) warn(c *Candidate, tokens int64) error {
 	if in.State.Warning != nil || !c.reaches(tokens, in.Context.WarnPercent) {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (in Input) warn(c Candidate, tokens int64) error {
 // compact has older messages summarised if the prompt is critical, or if the endpoint has said that it is too long, each once a
 // step, and says whether it has. Where it cannot, the step is asked as it is: the endpoint knows best. A summary that an earlier
 // run was given is used, and not bought again.
-func (in Input) compact(ctx context.Context, c Candidate, p *prepare.Prepared, q question) (bool, error) {
+func (in *Input) compact(ctx context.Context, c *Candidate, p *prepare.Prepared, q *question) (bool, error) {
 	s := in.State
 	forced := s.tooLong(q.step) && !s.forced(q.step)
 	older, from := s.replaceable(p.Messages, forced)
@@ -78,7 +78,7 @@ func (in Input) compact(ctx context.Context, c Candidate, p *prepare.Prepared, q
 }
 
 // wanted says whether a summary is to be asked for.
-func (in Input) wanted(c Candidate, q question, older []model.Message, forced bool) bool {
+func (in *Input) wanted(c *Candidate, q *question, older []model.Message, forced bool) bool {
 	s := in.State
 	switch {
 	case !in.Context.Compact, len(older) == 0, s.failed(q.step, ForCompaction, c), s.vainSummary(q.step):
@@ -92,7 +92,7 @@ func (in Input) wanted(c Candidate, q question, older []model.Message, forced bo
 
 // askAside asks one candidate for something beside the steps, and says whether there is a reply. That there is none, because
 // the request failed or the budget does not allow it, stops nothing.
-func (in Input) askAside(ctx context.Context, c Candidate, q question) (bool, error) {
+func (in *Input) askAside(ctx context.Context, c *Candidate, q *question) (bool, error) {
 	end, err := in.ask(ctx, c, q)
 	if _, ok := errors.AsType[*model.Error](err); ok {
 		return false, nil
@@ -213,7 +213,7 @@ func (s *State) aside(step int, purpose Purpose) *Step {
 }
 
 // failed says whether a candidate has given up a request beside the steps.
-func (s *State) failed(step int, purpose Purpose, c Candidate) bool {
+func (s *State) failed(step int, purpose Purpose, c *Candidate) bool {
 	n := 0
 	for _, a := range s.Attempts {
 		if a.Step != step || a.Purpose != purpose || a.Provider != c.ProviderName || a.Model != c.Model || a.Kind == model.Cancelled {

@@ -40,7 +40,7 @@ func countMessages(messages []model.Message) int64 {
 
 // room is how many tokens of a candidate's context window a prompt may have: a reply takes the rest, up to a quarter. It is 0
 // if nobody knows.
-func (c Candidate) room() int64 {
+func (c *Candidate) room() int64 {
 	reply := c.MaxOutputTokens
 	if own := c.Parameters.MaxOutputTokens; own != nil && (reply == 0 || int64(*own) < reply) {
 		reply = int64(*own)
@@ -49,6 +49,6 @@ func (c Candidate) room() int64 {
 }
 
 // reaches says whether a prompt takes so many percent of the room. Nothing does of an unknown one, or where there is no percentage.
-func (c Candidate) reaches(tokens int64, percent int) bool {
+func (c *Candidate) reaches(tokens int64, percent int) bool {
 	return c.ContextWindow > 0 && percent > 0 && tokens >= c.room()*int64(percent)/100
 }

@@ -162,11 +162,16 @@ func (e *Error) Error() string { return e.Message }
 
 // Run asks and calls until there is an end. It returns ErrInterrupted, a *Parked, the cause of a context that ended, an error of
 // the journal or of Prepare as it is, or an *Error.
-func Run(ctx context.Context, in Input) (*End, error) {
+func Run(ctx context.Context, in Input) (*End, error) { return RunInput(ctx, &in) }
+
+// RunInput is Run for an input that nobody else has, and that its caller need not keep on the stack meanwhile. What is large is
+// handed on by reference from here on, and what only prepares or follows a request is in functions of its own: a run spends nearly
+// all its time waiting for a model or a tool, and thousands of them each hold all frames down to that.
+func RunInput(ctx context.Context, in *Input) (*End, error) {
 	at := in.Start
 	for {
 		if last := in.State.LastStep(); last != nil {
-			if end, err := in.follow(ctx, in.Chain[at], last); err != nil || end != nil {
+			if end, err := in.follow(ctx, &in.Chain[at], last); err != nil || end != nil {
 				return end, err
 			}
 		}
@@ -180,7 +185,7 @@ func Run(ctx context.Context, in Input) (*End, error) {
 
 // follow does what follows from a reply: it makes the calls that the reply asks for; or checks the answer, first against the schema
 // and then against the request. There is no end if the model is to be asked again.
-func (in Input) follow(ctx context.Context, c Candidate, last *Step) (*End, error) {
+func (in *Input) follow(ctx context.Context, c *Candidate, last *Step) (*End, error) {
 	end := in.ended(last)
 	switch {
 	case end == nil:
@@ -197,11 +202,11 @@ func (in Input) follow(ctx context.Context, c Candidate, last *Step) (*End, erro
 
 // step asks the models of the chain for one reply, from a place in the chain, and returns the place of the one that
 // answered: it is asked next, too.
-func (in Input) step(ctx context.Context, at, number int) (int, *End, error) {
+func (in *Input) step(ctx context.Context, at, number int) (int, *End, error) {
 	var failures []*model.Error
 	var names []string
 	for ; at < len(in.Chain); at++ {
-		c := in.Chain[at]
+		c := &in.Chain[at]
 		end, err := in.stepWith(ctx, c, number)
 		if err == nil {
 			return at, end, nil
@@ -220,12 +225,8 @@ func (in Input) step(ctx context.Context, at, number int) (int, *End, error) {
 
 // stepWith asks one candidate for one reply. Older messages are replaced before where the context is critical, and once more
 // where the endpoint says that the prompt is too long.
-func (in Input) stepWith(ctx context.Context, c Candidate, number int) (*End, error) {
-	prepared, err := in.Prepare(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	q, _, err := in.fitting(ctx, c, prepared, number)
+func (in *Input) stepWith(ctx context.Context, c *Candidate, number int) (*End, error) {
+	prepared, q, err := in.ready(ctx, c, number)
 	if err != nil {
 		return nil, err
 	}
@@ -239,6 +240,16 @@ func (in Input) stepWith(ctx context.Context, c Candidate, number int) (*End, er
 			return nil, cmp.Or(err, failure)
 		}
 	}
+}
+
+// ready is the prompt for a candidate, and the question for a step.
+func (in *Input) ready(ctx context.Context, c *Candidate, number int) (*prepare.Prepared, *question, error) {
+	prepared, err := in.Prepare(ctx, *c)
+	if err != nil {
+		return nil, nil, err
+	}
+	q, _, err := in.fitting(ctx, c, prepared, number)
+	return prepared, q, err
 }
 
 func chainError(failures []*model.Error, names []string) *Error {

@@ -20,7 +20,7 @@ type question struct {
 const outOfSteps = "You have no steps left and cannot call tools any more. Give the best answer you can from what is known, and say what is missing."
 
 // question for a step. That beyond the last step offers no tools, so that it is answered.
-func (in Input) question(c Candidate, p *prepare.Prepared, number int) (question, error) {
+func (in *Input) question(c *Candidate, p *prepare.Prepared, number int) (*question, error) {
 	r := model.Request{Messages: conversation(p.Messages, in.State, in.outputNotes(c)...), Output: in.nativeOutput(c)}
 	if in.lastStep(number) {
 		r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageStepLimit, Content: outOfSteps})
@@ -28,15 +28,15 @@ func (in Input) question(c Candidate, p *prepare.Prepared, number int) (question
 	if number <= in.Limits.MaxSteps {
 		var err error
 		if r.Tools, err = in.offered(p); err != nil {
-			return question{}, err
+			return nil, err
 		}
 	}
-	return question{request: r, step: number, tokens: estimate(in.State, r)}, nil
+	return &question{request: r, step: number, tokens: estimate(in.State, r)}, nil
 }
 
 // offered are the tools that the prompt speaks of, with their schemas. One that is gone by now is offered all the same: a call
 // of it says so.
-func (in Input) offered(p *prepare.Prepared) ([]model.Tool, error) {
+func (in *Input) offered(p *prepare.Prepared) ([]model.Tool, error) {
 	var all []model.Tool
 	for _, t := range p.Tools {
 		schema, err := t.JSONSchema()
@@ -53,7 +53,7 @@ func (in Input) offered(p *prepare.Prepared) ([]model.Tool, error) {
 
 // lastStep says whether a step is the one that must answer because the steps are used up. One that follows only because an
 // answer was rejected is not: the model had the steps it wanted.
-func (in Input) lastStep(number int) bool {
+func (in *Input) lastStep(number int) bool {
 	if number <= in.Limits.MaxSteps {
 		return false
 	}

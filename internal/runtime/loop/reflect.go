@@ -17,7 +17,7 @@ Reply with the final answer and nothing else: the corrected one, or the draft wo
 
 // reflect has the model check an answer, once, and journals what is the answer from then on. The draft stands if there is no
 // better one: the request failed, the budget or the time does not allow it, or what it gave does not fit the schema.
-func (in Input) reflect(ctx context.Context, c Candidate, draft *Step) error {
+func (in *Input) reflect(ctx context.Context, c *Candidate, draft *Step) error {
 	s := in.State
 	if !in.Reflect || fence.Blank(draft.Reply.Text) || s.reflection(draft.Step) != nil {
 		return nil
@@ -34,22 +34,22 @@ func (in Input) reflect(ctx context.Context, c Candidate, draft *Step) error {
 	return in.Record(journal.Record{Kind: journal.Reflected, Payload: r})
 }
 
-func (in Input) askReflection(ctx context.Context, c Candidate, step int) error {
+func (in *Input) askReflection(ctx context.Context, c *Candidate, step int) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	prepared, err := in.Prepare(ctx, c)
+	prepared, err := in.Prepare(ctx, *c)
 	if err != nil {
 		return err
 	}
 	r := model.Request{Messages: conversation(prepared.Messages, in.State, in.outputNotes(c)...), Output: in.nativeOutput(c)}
 	r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageReflection, Content: checkDraft})
-	_, err = in.askAside(ctx, c, question{request: r, step: step, purpose: ForReflection, tokens: estimate(in.State, r)})
+	_, err = in.askAside(ctx, c, &question{request: r, step: step, purpose: ForReflection, tokens: estimate(in.State, r)})
 	return err
 }
 
 // improves says whether a reply replaces a draft.
-func (in Input) improves(reply model.Reply, draft string) bool {
+func (in *Input) improves(reply model.Reply, draft string) bool {
 	switch {
 	case reply.FinishReason == model.FinishLength, fence.Blank(reply.Text), strings.TrimSpace(reply.Text) == strings.TrimSpace(draft):
 		return false
@@ -58,7 +58,7 @@ func (in Input) improves(reply model.Reply, draft string) bool {
 }
 
 // outOfTime says whether a request was ended by the Turn's deadline. A run that was given up ends in any case.
-func (in Input) outOfTime(ctx context.Context, err error) bool {
+func (in *Input) outOfTime(ctx context.Context, err error) bool {
 	return errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(err, context.Cause(ctx)) && !in.Abandoned()
 }
 

@@ -351,7 +351,7 @@ func (s *State) Spendings(yield func(model.Usage, *model.Cost) bool) {
 
 // sent counts the requests to a candidate for a step and a purpose that earlier runs have sent, and those of them that were
 // cut off.
-func (s *State) sent(step int, purpose Purpose, c Candidate) (all, cutOff int) {
+func (s *State) sent(step int, purpose Purpose, c *Candidate) (all, cutOff int) {
 	count := func(requests []Request) int {
 		n := 0
 		for _, r := range requests {

@@ -25,7 +25,7 @@ var errNotCalled = errors.New("the tool was not called: the turn ended before")
 
 // run makes the calls of a wave, whose intents are in the journal, and journals what becomes of each as it comes. It returns
 // when none is under way any more, with a *Parked where the result of a call comes later.
-func (in Input) run(ctx context.Context, wave []*planned) error {
+func (in *Input) run(ctx context.Context, wave []*planned) error {
 	within, stop := context.WithCancel(ctx)
 	var under sync.WaitGroup
 	defer under.Wait()
@@ -72,7 +72,7 @@ func (in Input) run(ctx context.Context, wave []*planned) error {
 	return nil
 }
 
-func (in Input) interrupted() bool {
+func (in *Input) interrupted() bool {
 	select {
 	case <-in.Interrupt:
 		return true
@@ -89,7 +89,7 @@ type next struct {
 }
 
 // settle journals what became of a call.
-func (in Input) settle(ctx context.Context, d done) (next, error) {
+func (in *Input) settle(ctx context.Context, d done) (next, error) {
 	// The context is looked at first: one that has ended because the run was given up says so from then on, but one that had
 	// not ended a moment ago may have by now.
 	over := ctx.Err() != nil
@@ -116,7 +116,7 @@ func (in Input) settle(ctx context.Context, d done) (next, error) {
 }
 
 // retries says whether a call that gave no result in time is made once more.
-func (in Input) retries(ctx context.Context, d done) bool {
+func (in *Input) retries(ctx context.Context, d done) bool {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < leastTime {
 		return false
 	}

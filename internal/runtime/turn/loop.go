@@ -27,15 +27,25 @@ func (r *run) outcome(ctx context.Context) (*Result, error) {
 	}
 	start := r.startOfChain()
 	if r.in.PrepareOnly {
-		if _, err := r.prepare(ctx, r.in.Chain[start]); err != nil {
-			return r.stopped(err)
-		}
-		return r.finalize(StopPrepared, "the prompt was prepared; no model was asked")
+		return r.prepareOnly(ctx, start)
 	}
 	end, err := r.loop(ctx, start)
 	if err != nil {
 		return r.stopped(err)
 	}
+	return r.answered(end)
+}
+
+// prepareOnly makes the messages, and asks nobody.
+func (r *run) prepareOnly(ctx context.Context, start int) (*Result, error) {
+	if _, err := r.prepare(ctx, r.in.Chain[start]); err != nil {
+		return r.stopped(err)
+	}
+	return r.finalize(StopPrepared, "the prompt was prepared; no model was asked")
+}
+
+// answered turns the end of the loop into a result.
+func (r *run) answered(end *loop.End) (*Result, error) {
 	last := r.past.loop.LastStep()
 	switch {
 	case end.Reason == loop.ToolEnded:
@@ -69,13 +79,7 @@ func (r *run) loop(ctx context.Context, start int) (*loop.End, error) {
 		return nil, err
 	}
 	before := len(r.past.loop.Steps)
-	end, err := loop.Run(ctx, loop.Input{
-		TurnUID: r.in.UID, Chain: r.in.Chain, Start: start, Prepare: r.prepare, Tools: r.tools(), Offered: r.offers, Limits: r.in.Limits,
-		Policy: r.in.Policy, Nonce: r.exposed().Nonce, Now: r.engine.Now, Decide: r.in.Decide, Output: r.output,
-		Context: r.in.Context, Reflect: r.reflects(), KeepReasoning: r.in.KeepReasoning,
-		Interrupt: r.in.Interrupt, State: &r.past.loop, Record: r.record, NextSeq: r.log.Next,
-		Abandoned: func() bool { return r.life.Err() != nil },
-	})
+	end, err := loop.RunInput(ctx, r.loopInput(start))
 	if waits, isParked := errors.AsType[*loop.Parked](err); isParked {
 		return nil, r.park(waits)
 	}
@@ -83,6 +87,17 @@ func (r *run) loop(ctx context.Context, start int) (*loop.End, error) {
 		return nil, loop.ErrInterrupted
 	}
 	return end, err
+}
+
+// loopInput is what the loop begins with, at a place in the chain.
+func (r *run) loopInput(start int) *loop.Input {
+	return &loop.Input{
+		TurnUID: r.in.UID, Chain: r.in.Chain, Start: start, Prepare: r.prepare, Tools: r.tools(), Offered: r.offers, Limits: r.in.Limits,
+		Policy: r.in.Policy, Nonce: r.exposed().Nonce, Now: r.engine.Now, Decide: r.in.Decide, Output: r.output,
+		Context: r.in.Context, Reflect: r.reflects(), KeepReasoning: r.in.KeepReasoning,
+		Interrupt: r.in.Interrupt, State: &r.past.loop, Record: r.record, NextSeq: r.log.Next,
+		Abandoned: func() bool { return r.life.Err() != nil },
+	}
 }
 
 // park writes down that the run ends here because the Turn waits, unless it has found it waiting and did nothing. It returns what is

@@ -136,7 +136,10 @@ type Engine struct {
 // error only if the Turn has not ended: loop.ErrInterrupted at a safe point, a *loop.Parked where it waits for people or for the
 // Turns of sub-agents, journal.ErrFenced if somebody else runs it, the
 // cause of ctx if that ended first, or a failure to read the journal. A run of a later epoch goes on then.
-func (e *Engine) Run(ctx context.Context, in Input) (*Result, error) {
+func (e *Engine) Run(ctx context.Context, in Input) (*Result, error) { return e.RunInput(ctx, &in) }
+
+// RunInput is Run for an input that nobody else has, and that its caller need not keep on the stack meanwhile.
+func (e *Engine) RunInput(ctx context.Context, in *Input) (*Result, error) {
 	r := &run{engine: e, in: in, life: ctx}
 	var err error
 	r.log, err = journal.Open(ctx, in.UID, in.Epoch, r.options())
@@ -186,7 +189,7 @@ var errDeadline = errors.New("the time of the turn is over")
 // run is one run of one Turn.
 type run struct {
 	engine *Engine
-	in     Input
+	in     *Input
 	// life of the run. Its end gives the run up; what has happened is written down all the same.
 	life context.Context //nolint:containedctx // because the journal is written for as long as the run lives, whatever a step's own context says
 	log  *journal.Log
@@ -264,6 +267,6 @@ func goesOn(e journal.Record) bool {
 
 func (r *run) waiting(err error, again time.Duration) {
 	if r.engine.Waiting != nil {
-		r.engine.Waiting(r.in, err, again)
+		r.engine.Waiting(*r.in, err, again)
 	}
 }

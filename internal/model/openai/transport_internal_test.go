@@ -1,0 +1,44 @@
+package openai
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// TestWhatWasSentIsLetGoOf, as an answer may be long in coming, and can be had anew for another connection.
+func TestWhatWasSentIsLetGoOf(t *testing.T) {
+	s, parameters, err := encode(&model.Request{
+		Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("hello ", 1000)}},
+		Tools: []model.Tool{{Name: "find", Description: strings.Repeat("It finds. ", 100)}},
+	})
+	if err != nil {
+		t.Fatalf("encode: %v", err)
+	}
+	if len(parameters.Messages) != 0 || len(parameters.Tools) != 1 || parameters.Tools[0].Function != nil {
+		t.Errorf("the library is given %+v, want no more than that there are tools", parameters)
+	}
+	out, err := http.NewRequestWithContext(context.Background(), http.MethodPost, "http://localhost", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.apply(out)
+	sent, err := io.ReadAll(out.Body)
+	if err != nil || int64(len(sent)) != out.ContentLength || !strings.Contains(string(sent), "hello hello") {
+		t.Fatalf("%d bytes were sent, and %d announced (error %v)", len(sent), out.ContentLength, err)
+	}
+	if c, ok := out.Body.(*content); !ok || c.rest != nil || s.body != nil {
+		t.Error("what was sent is still held")
+	}
+	again, err := out.GetBody()
+	if err != nil {
+		t.Fatalf("GetBody: %v", err)
+	}
+	if second, err := io.ReadAll(again); err != nil || string(second) != string(sent) {
+		t.Errorf("another connection is sent %q (error %v), want the same", second, err)
+	}
+}
