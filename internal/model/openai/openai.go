@@ -19,6 +19,13 @@ import (
 // MaxReplyBytes bounds what is read of one response, whatever the endpoint sends.
 const MaxReplyBytes = 1 << 20
 
+// The buffers of a connection, in bytes. There is one for each request under way over HTTP/1.1, which mostly waits: Go's own 4 KiB each
+// would be held for nothing. What is longer goes past them: a body is written, and a long answer read, in larger pieces.
+const (
+	readBuffer  = 2 << 10
+	writeBuffer = 1 << 10
+)
+
 // Config of an endpoint.
 type Config struct {
 	// Name of the provider, for messages.
@@ -57,6 +64,7 @@ type Provider struct {
 // New returns the provider of an endpoint. Nothing is sent. Close drops its idle connections.
 func New(cfg Config) *Provider {
 	base := netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots)
+	base.ReadBufferSize, base.WriteBufferSize = readBuffer, writeBuffer
 	base.Proxy = cfg.Policy.Proxy() // many clusters reach providers through a proxy alone
 	config := api.DefaultConfig(cfg.APIKey)
 	config.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
