@@ -35,7 +35,19 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 		return nil, err
 	}
 	r.pending = nil
+	r.unload()
 	return r.past.prepared, nil // as it comes back from the journal: a resumed run sends the same
+}
+
+// unload lets go of what the journal has, and the run as it came back from there: a second copy would be held for as long as the
+// models and the tools of the Turn take.
+func (r *run) unload() {
+	if r.past.input != nil {
+		r.input = nil
+	}
+	if r.past.exposure != nil {
+		r.exposure = nil
+	}
 }
 
 // gather finds out what the messages are made of, once: what a fallback makes anew is made of the same, whatever has

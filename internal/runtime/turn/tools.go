@@ -13,8 +13,9 @@ import (
 // tools are those that the Turn was given, those that it was exposed to, and Capstan's own. load_skill is among them also where
 // the prompt offers no skill, and read_artifact where there is no artifact: they then say so.
 func (r *run) tools() []tool.Tool {
-	all := slices.Clone(r.in.Tools)
-	for _, t := range r.exposed().Tools {
+	exposed := r.exposed().Tools
+	all := append(make([]tool.Tool, 0, len(r.in.Tools)+len(exposed)+2), r.in.Tools...) // no more: it is held for the whole run
+	for _, t := range exposed {
 		all = append(all, r.bound(t))
 	}
 	return append(all,
