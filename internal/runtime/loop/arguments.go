@@ -52,7 +52,7 @@ type arguments struct {
 
 // fit says whether a tool may get the arguments.
 func (a *arguments) fit() bool {
-	const object = "the arguments must be a JSON object"
+	const object = "the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again"
 	text := json.RawMessage(a.text)
 	plain := schema.Plain(text)
 	switch {

@@ -1,8 +1,12 @@
 package loop_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -21,7 +25,30 @@ func ends(in loop.Input) []string {
 	return all
 }
 
-// TestEachGateThroughTheLoop has a model ask for calls of which a gate refuses one.
+// allTime is how long the Turns of TestEachGateThroughTheLoop have.
+const allTime = 10 * time.Second
+
+// deciding has people approve each call of find, who decide when they are asked for the second time, an hour later.
+func deciding(decisions ...loop.Decision) func(in *loop.Input, find, send *tool.Tool) {
+	return func(in *loop.Input, find, _ *tool.Tool) {
+		o := &office{now: noon, decisions: map[string]loop.Decision{}}
+		for _, d := range decisions {
+			o.decisions[d.CallID] = d
+		}
+		find.RequiresApproval = true
+		*in = attended(*in, o)
+		in.Decide = func(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
+			d, err := o.decide(ctx, a)
+			if len(o.asked) == 1 {
+				return nil, nil
+			}
+			o.now = noon.Add(time.Hour)
+			return d, err
+		}
+	}
+}
+
+// TestEachGateThroughTheLoop has a model ask for calls of which a gate refuses one, or has it wait.
 func TestEachGateThroughTheLoop(t *testing.T) {
 	denies := result{err: &tool.Error{Class: tool.Denied, Message: "not you"}}
 	for name, tc := range map[string]struct {
@@ -80,6 +107,28 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			},
 			[]string{`{"n":1}`},
 		},
+		"within budget, time left": {
+			"half a second before the deadline no call is begun",
+			func(in *loop.Input, _, send *tool.Tool) {
+				in.Policy.Sequential, send.Caller = true, &server{results: []result{{after: allTime - time.Second/2, content: "sent"}}}
+			}, nil,
+			[]answer{asksFor("", call("c1", "send", `{}`), call("c2", "find", `{}`)), asksFor("", call("c3", "find", `{}`))},
+			[]string{
+				"c1 Succeeded : sent",
+				"c2 Refused denied: error (denied): the time of the turn is nearly over: answer from what is known",
+				"c3 Refused denied: error (denied): the time of the turn is nearly over: answer from what is known",
+			},
+			nil,
+		},
+		"within budget, time enough": {
+			"a second is left, which a call may have",
+			func(in *loop.Input, _, send *tool.Tool) {
+				in.Policy.Sequential, send.Caller = true, &server{results: []result{{after: allTime - time.Second, content: "sent"}}}
+			}, nil,
+			[]answer{asksFor("", call("c1", "send", `{}`), call("c2", "find", `{}`))},
+			[]string{"c1 Succeeded : sent", "c2 Succeeded : found"},
+			[]string{`{}`},
+		},
 		"valid arguments": {
 			"a number that is none", func(*loop.Input, *tool.Tool, *tool.Tool) {}, nil,
 			[]answer{asksFor("", call("c1", "find", `{"n":"one"}`), call("c2", "find", `{"n":"2","x":1}`))},
@@ -116,30 +165,71 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			[]string{"c1 Succeeded : found 1", "c2 Succeeded : sent", "c3 Succeeded : found 2", "c4 Reused : found 2"},
 			[]string{`{}`, `{}`},
 		},
+		"approved": {
+			"what somebody has approved is called, with the arguments that they saw",
+			deciding(loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"}), nil,
+			[]answer{asksFor("", call("c1", "find", `{"n":"1"}`), call("c2", "send", `{}`))},
+			[]string{"c1 waits", "c1 Succeeded : The arguments were changed before the call: /n: read the text as the number 1.\nfound", "c2 Succeeded : sent"},
+			[]string{`{"n":1}`},
+		},
+		"approved, denied": {
+			"what somebody has denied is not called, nor is the tool called again",
+			deciding(loop.Decision{Step: 1, CallID: "c1", By: "ann", Reason: "not today"}), nil,
+			[]answer{asksFor("", call("c1", "find", `{"n":1}`), call("c2", "send", `{}`)), asksFor("", call("c3", "find", `{"n":2}`))},
+			[]string{
+				"c1 waits",
+				"c1 Refused denied: error (denied): ann has denied this call (not today): go on without it, and do not ask for it again",
+				"c2 Succeeded : sent",
+				`c3 Refused denied: error (denied): "find" is blocked for the rest of the turn, as a call of it was not approved: use another tool, or answer without it`,
+			},
+			nil,
+		},
+		"approved, out of time": {
+			"nobody has decided within the time for it", deciding(), nil,
+			[]answer{asksFor("", call("c1", "find", `{"n":1}`), call("c2", "send", `{}`))},
+			[]string{
+				"c1 waits",
+				"c1 Refused denied: error (denied): nobody has approved this call in time: go on without it, and say so",
+				"c2 Succeeded : sent",
+			},
+			nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, _ := candidate("one", 1, append(tc.answers, says("Done."))...)
-			if tc.find == nil {
-				tc.find = []result{{content: "found"}}
-			}
-			find, found := toolOf("find", tool.ReadOnly, tc.find...)
-			send, _ := toolOf("send", tool.Destructive, result{content: "sent"})
-			in := input(t, c)
-			tc.change(&in, &find, &send)
-			in = with(in, find, send)
-			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
-				t.Fatalf("Run = %+v, %v; want the answer: a refusal is data", end, err)
-			}
-			if diff := cmp.Diff(tc.want, ends(in)); diff != "" {
-				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
-			}
-			var calls []string
-			for _, c := range found.calls {
-				calls = append(calls, string(c.Arguments))
-			}
-			if diff := cmp.Diff(tc.calls, calls); diff != "" {
-				t.Errorf("calls: %s: -want +got:\n%s", tc.reason, diff)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), allTime)
+				defer cancel()
+				c, _ := candidate("one", 1, append(tc.answers, says("Done."))...)
+				if tc.find == nil {
+					tc.find = []result{{content: "found"}}
+				}
+				find, found := toolOf("find", tool.ReadOnly, tc.find...)
+				send, _ := toolOf("send", tool.Destructive, result{content: "sent"})
+				in := input(t, c)
+				tc.change(&in, &find, &send)
+				in = with(in, find, send)
+				end, err := loop.Run(ctx, in)
+				var got []string
+				if parked, ok := errors.AsType[*loop.Parked](err); ok {
+					for _, id := range ids(parked.Approvals) {
+						got = append(got, id+" waits")
+					}
+					end, err = loop.Run(ctx, in)
+				}
+				if err != nil || end.Reason != loop.Answered {
+					t.Fatalf("Run = %+v, %v; want the answer: a refusal is data", end, err)
+				}
+				if diff := cmp.Diff(tc.want, append(got, ends(in)...)); diff != "" {
+					t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+				}
+				var calls []string
+				for _, c := range found.calls {
+					calls = append(calls, string(c.Arguments))
+				}
+				if diff := cmp.Diff(tc.calls, calls); diff != "" {
+					t.Errorf("calls: %s: -want +got:\n%s", tc.reason, diff)
+				}
+			})
 		})
 	}
 }
