@@ -27,8 +27,9 @@ namespace.
 
 With --data-dir it is the journal that capstan run keeps there.
 
-With -f it waits for what is added, until the Turn has ended. It reads on elsewhere if the Turn moves to another executor. The Turn of
-a sub-agent has a journal of its own, under the name that the line of its call has.
+With -f it waits for what is added, until the Turn has ended. It reads on elsewhere if the Turn moves to another executor. On a
+terminal, standard error shows meanwhile what goes on. The Turn of a sub-agent has a journal of its own, under the name that the line
+of its call has.
 
 An output that was too long for the model is shown as far as the model saw it; --artifact prints the whole, by the name that stands
 below it.
@@ -98,15 +99,43 @@ func (l *logs) run(ctx context.Context, turn string) error {
 	if l.artifact != "" {
 		return l.content(ctx, turn, l.artifact)
 	}
+	var live *spinner
+	if l.follow {
+		if live = l.env.watch(); live != nil {
+			defer live.close()
+		}
+	}
 	show := transcript.NewWriter(stdout{l.env}).Write
 	if l.output == outputJSON {
 		show = l.env.jsonLine
+	}
+	if live != nil {
+		show = waiting(live, show)
 	}
 	n, err := l.read(ctx, turn, readapi.Query{Follow: l.follow}, show)
 	if err == nil && n == 0 {
 		l.env.tell("note: the journal of Turn %s has no entry: it has not run, or its journal is in another store; its status says more", screen.Line(turn, longestID))
 	}
 	return err
+}
+
+// waiting shows what is waited for after each entry, until the last.
+func waiting(live *spinner, show func(journal.Entry) error) func(journal.Entry) error {
+	const next = "waiting for the next entry"
+	var now activities
+	live.show(next)
+	return func(e journal.Entry) error {
+		now.follow(e)
+		switch {
+		case e.Kind == journal.Finalized:
+			live.show("")
+		case len(now) > 0:
+			live.show(now.String())
+		default:
+			live.show(next)
+		}
+		return show(e)
+	}
 }
 
 // read hands the entries that a query wants to a function, and returns how many there were. A signal ends it.

@@ -30,7 +30,7 @@ type runner struct {
 	*source
 	secrets []string
 	dataDir string
-	verbose bool
+	quiet   bool
 	approve approvalMode
 	// wentOn is true for a Turn that an earlier run has begun and not ended. undecided are the calls that nobody has decided about, for people.
 	wentOn    bool
@@ -58,7 +58,8 @@ Tools are those of the manifests' ToolServers, which may be on this machine, too
 needs approval, run shows it at a terminal and asks; without one the Turn waits (exit code 3), and goes on when it is run again with
 the same --data-dir at a terminal. --approve=all approves all such calls, --approve=none denies them.
 
-On a terminal, standard error shows each request, reply and call as it happens; elsewhere with --verbose.
+Standard error shows each request, reply and call as it happens, on a line of its own, and on a terminal also what goes on just now.
+--quiet leaves these out, and only these.
 
 Ctrl-C stops the run at once; a second one kills the program.
 
@@ -85,7 +86,7 @@ Ctrl-C stops the run at once; a second one kills the program.
 		"set a Secret's key from an environment variable, as [NAMESPACE/]NAME/KEY=ENVVAR; may be repeated")
 	f.StringVar(&r.dataDir, "data-dir", "", "folder to keep the journal in, made if it is not there; default: keep none")
 	f.Var(&r.approve, "approve", "what becomes of calls that a person must approve")
-	f.BoolVarP(&r.verbose, "verbose", "v", false, "show each request, reply and call, also where standard error is no terminal")
+	f.BoolVarP(&r.quiet, "quiet", "q", false, "show no requests, replies and calls as they happen")
 	r.complete(cmd)
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("approve", cobra.FixedCompletions(approvalModes, cobra.ShellCompDirectiveNoFileComp)))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("env-secret", cobra.NoFileCompletions))

@@ -30,7 +30,7 @@ type job struct {
 	servers   *reachable
 	// chains of models, by the name of their Agent.
 	chains map[string][]translate.Link
-	// live shows what goes on; nil where nobody looks on.
+	// live shows what goes on; nil where there is no terminal, or where that is not wanted.
 	live *spinner
 	// watched ends with a signal, life when the run is given up. cancel is closed to end the Turns; nil never is.
 	watched, life context.Context //nolint:containedctx // because the Turns of sub-agents live no longer than that of their parent
@@ -53,9 +53,8 @@ func (r *runner) newJob(ctx context.Context, p *project) (*job, error) {
 		j.servers.Close()
 		return nil, err
 	}
-	if r.env.ErrIsTerminal && !r.env.dumb() {
-		j.live = newSpinner(r.env.Err)
-		j.env.Err = j.live
+	if !r.quiet {
+		j.live = j.env.watch()
 	}
 	if r.env.canAsk() && r.approve == approveAsk {
 		j.ask = newAsker(j.env)
@@ -77,12 +76,6 @@ func (j *job) prepare(ctx context.Context, p *project) (err error) {
 		return fail(ExitFailed, err)
 	}
 	return nil
-}
-
-// dumb reports whether a terminal knows no colours and cannot wipe a line off.
-func (e Environment) dumb() bool {
-	kind, _ := e.LookupEnv("TERM")
-	return kind == "dumb"
 }
 
 func (j *job) close() error {
@@ -152,10 +145,10 @@ func (w *work) park(waits *loop.Parked) {
 	translate.Park(w.turn, waits, w.binding.clock())
 }
 
-// engine returns what runs a Turn, and tells a person who watches how it gets on.
+// engine returns what runs a Turn, and tells how it gets on.
 func (j *job) engine(w *work) *turn.Engine {
 	e := &turn.Engine{Journal: j.store, Now: j.clock(), Patience: storePatience}
-	if j.env.ErrIsTerminal || j.verbose {
+	if !j.quiet {
 		p := &progress{Journal: j.store, env: j.env, question: screen.Line(w.turn.Spec.Message, longestQuestion), live: j.live}
 		if w.turn.Spec.Depth != nil {
 			p.agent = w.agent.Name

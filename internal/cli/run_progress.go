@@ -2,13 +2,11 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
-	"github.com/capstan-dev/capstan/internal/screen"
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
 
@@ -81,31 +79,7 @@ func (p *progress) tell(e journal.Entry) {
 
 // follow notes what goes on from an entry on, and shows it.
 func (p *progress) follow(e journal.Entry) {
-	if p.live == nil {
-		return
-	}
-	var said struct {
-		Step         int
-		CallID, Name string
-		Model        string
-	}
-	if json.Unmarshal(e.Payload, &said) != nil {
-		return
-	}
-	call := fmt.Sprintf("%d/%s", said.Step, said.CallID)
-	const request = "request"
-	switch e.Kind {
-	case journal.ModelRequested:
-		p.now = p.now.begin(request, "waiting for "+screen.Line(said.Model, longestActivity))
-	case journal.ModelReplied, journal.ModelFailed:
-		p.now = p.now.end(request)
-	case journal.ToolIntended:
-		p.now = p.now.begin(call, screen.Line(said.Name, longestActivity)+" at work")
-	case journal.ToolFinished:
-		p.now = p.now.end(call)
-	case journal.Finalized:
-		p.now = nil
-	default:
+	if p.live == nil || !p.now.follow(e) {
 		return
 	}
 	p.live.show(p.now.String())

@@ -133,9 +133,13 @@ func TestRunPrintsTheAnswer(t *testing.T) {
 	if got.out != "All is well.\n" {
 		t.Errorf("want the answer alone on standard output, have %q", got.out)
 	}
-	mustSay(t, got.err, "Completed, strategy DirectAnswer, 120 tokens, cost 0.00014 USD, ", " s\nSources: notes/a.md\n")
-	if strings.Contains(got.err, "Asking") {
-		t.Errorf("want no progress where nobody watches, have:\n%s", got.err)
+	want := `Asking small of ModelProvider demo: What is up?
+Step 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD
+Completed, strategy DirectAnswer, 120 tokens, cost 0.00014 USD
+Sources: notes/a.md
+`
+	if diff := cmp.Diff(want, measured.ReplaceAllString(got.err, "")); diff != "" {
+		t.Errorf("want each step on a line, and what it took; -want +have:\n%s", diff)
 	}
 }
 
@@ -162,8 +166,12 @@ func TestRunPrintsTheTurnAsAClusterWritesIt(t *testing.T) {
 	if diff := cmp.Diff(wantTurn, strings.Replace(out.out, string(turn.UID), "UID", 1)); diff != "" {
 		t.Errorf("want the whole Turn; -want +have:\n%s", diff)
 	}
-	if out.err != "" {
-		t.Errorf("want nothing beside the Turn where all went well, have:\n%s", out.err)
+	wantSteps := "Asking small of ModelProvider demo: What is up?\nStep 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD\n"
+	if diff := cmp.Diff(wantSteps, measured.ReplaceAllString(out.err, "")); diff != "" {
+		t.Errorf("want the steps alone beside the Turn where all went well; -want +have:\n%s", diff)
+	}
+	if quiet := capstan(t, "run", "-f", dir, "--now", noon, "-o", "yaml", "-q").mustEnd(t, cli.ExitOK); quiet.err != "" || quiet.out != out.out {
+		t.Errorf("want nothing beside the Turn where nothing else is wanted, have:\n%s", quiet.err)
 	}
 	rendered := capstan(t, "render", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, cli.ExitOK)
 	mustSay(t, rendered.out, turn.Status.Preparation.PromptRenderHash, turn.Status.Preparation.PromptHash)

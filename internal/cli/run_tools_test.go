@@ -216,7 +216,7 @@ func TestAToolServersTokenComesFromASecret(t *testing.T) {
 	missing := capstan(t, "run", "-f", dir).mustEnd(t, cli.ExitFailed)
 	mustSay(t, missing.err, "tools.yaml: ToolServer default/tickets: ", "or give it with --env-secret tickets/token=ENVVAR")
 	c := call{env: map[string]string{"TICKETS": key}}
-	got := c.run(t.Context(), "run", "-f", dir, "--env-secret", "tickets/token=TICKETS", "-v").mustEnd(t, cli.ExitOK)
+	got := c.run(t.Context(), "run", "-f", dir, "--env-secret", "tickets/token=TICKETS").mustEnd(t, cli.ExitOK)
 	if tools.calls() != "1042" || strings.Contains(got.out+got.err, key) {
 		t.Errorf("want the call made and the token shown nowhere, have %q and:\n%s", tools.calls(), got.err)
 	}
@@ -247,18 +247,23 @@ func TestWhatAnAgentsToolsReferToMustBeThere(t *testing.T) {
 	}
 }
 
-func TestRunShowsStepsWithoutATerminalWhereThatIsAsked(t *testing.T) {
+func TestRunShowsStepsWithoutATerminalUnlessItIsToBeQuiet(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, closing)
 	tools := serveTools(t, "")
 	dir := withTools(t, tools.url, "").written(t, url)
-	got := capstan(t, "run", "-f", dir, "-v").mustEnd(t, cli.ExitOK)
+	got := capstan(t, "run", "-f", dir).mustEnd(t, cli.ExitOK)
 	mustSay(t, got.err, "The model is offered 2 tools\n", "Asking small of ModelProvider demo: What is up?\n", "Calling close_ticket (call_1)\n")
 	if strings.Contains(got.err, "\x1b") {
 		t.Errorf("want plain lines where no terminal is, have %q", got.err)
 	}
-	if quiet := capstan(t, "run", "-f", dir).mustEnd(t, cli.ExitOK); strings.Contains(quiet.err, "Asking") {
-		t.Errorf("want no steps unless they are asked for, have:\n%s", quiet.err)
+	for _, flag := range []string{"-q", "--quiet"} {
+		for where, c := range map[string]call{"elsewhere": {}, "terminal": {terminal: true}} {
+			quiet := c.run(t.Context(), "run", "-f", dir, flag).mustEnd(t, cli.ExitOK)
+			if !strings.Contains(quiet.out, "Ticket 1042 is closed.") || !strings.HasPrefix(quiet.err, "Completed, strategy ToolAssisted, ") || strings.Contains(quiet.err, "\x1b") {
+				t.Errorf("%s, %s: want no steps and all else, have %q and:\n%s", where, flag, quiet.out, quiet.err)
+			}
+		}
 	}
 }
 
@@ -314,7 +319,7 @@ func TestADecisionThatComesTooLateIsADenial(t *testing.T) {
 	logs := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
 	mustSay(t, logs.out, "close_ticket (call_1) awaits approval, until 2026-04-09T12:00:01Z")
 	// The clock of the tests is half a second later each time somebody looks at it.
-	late := capstan(t, "run", "-f", f.written(t, url), "--data-dir", t.TempDir(), "-v", "-o", "json").mustEnd(t, cli.ExitOK)
+	late := capstan(t, "run", "-f", f.written(t, url), "--data-dir", t.TempDir(), "-o", "json").mustEnd(t, cli.ExitOK)
 	mustSay(t, late.err, "Nobody has decided in time about the call call_1 of step 1: it counts as denied\n")
 	if tools.calls() != "" {
 		t.Errorf("want nothing closed, have %q", tools.calls())

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/screen"
 )
 
@@ -20,7 +22,38 @@ const (
 	wipe = "\r\x1b[K"
 )
 
-// spinner shows on the last line of a terminal what goes on and for how long. Whatever else is written there goes through it, so
+// watch puts a spinner on the terminal that Err is, and has Out and Err write around it. It must be closed. It is nil, and nothing
+// changes, where Err is none that can wipe a line off.
+func (e *Environment) watch() *spinner {
+	if !e.ErrIsTerminal || e.dumb() {
+		return nil
+	}
+	s := newSpinner(e.Err)
+	e.Out, e.Err = around{s, e.Out}, around{s, e.Err}
+	return s
+}
+
+// dumb reports whether a terminal knows no colours and cannot wipe a line off.
+func (e *Environment) dumb() bool {
+	kind, _ := e.LookupEnv("TERM")
+	return kind == "dumb"
+}
+
+// around writes elsewhere, where the spinner's line may be, too.
+type around struct {
+	*spinner
+	out io.Writer
+}
+
+// Write writes when the line is wiped off.
+func (a around) Write(p []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.clear()
+	return a.out.Write(p)
+}
+
+// spinner shows on the last line of a terminal what goes on and for how long. Whatever else is written there goes around it, so
 // that the line is wiped off before. It is safe for concurrent use.
 type spinner struct {
 	out   io.Writer
@@ -37,8 +70,8 @@ type spinner struct {
 }
 
 // newSpinner returns a spinner on a terminal. It must be closed.
-func newSpinner(out io.Writer) *spinner {
-	s := &spinner{out: out, since: time.Since, stop: make(chan struct{}), stopped: make(chan struct{})}
+func newSpinner(terminal io.Writer) *spinner {
+	s := &spinner{out: terminal, since: time.Since, stop: make(chan struct{}), stopped: make(chan struct{})}
 	go s.spin()
 	return s
 }
@@ -63,14 +96,6 @@ func (s *spinner) show(activity string) {
 	defer s.mu.Unlock()
 	s.clear()
 	s.activity, s.begun = screen.Line(activity, longestActivity), time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-}
-
-// Write writes something else, on a line of its own.
-func (s *spinner) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.clear()
-	return s.out.Write(p)
 }
 
 // close wipes the line off and ends the spinner.
@@ -103,6 +128,35 @@ func (s *spinner) clear() {
 
 // activities are the things that go on at the same time, in the order in which they began.
 type activities []struct{ key, what string }
+
+// follow notes what goes on from an entry of a journal on, and reports whether that may be something else than before.
+func (a *activities) follow(e journal.Entry) (changed bool) {
+	var said struct {
+		Step         int
+		CallID, Name string
+		Model        string
+	}
+	if json.Unmarshal(e.Payload, &said) != nil {
+		return false
+	}
+	call := fmt.Sprintf("%d/%s", said.Step, said.CallID)
+	const request = "request"
+	switch e.Kind {
+	case journal.ModelRequested:
+		*a = a.begin(request, "waiting for "+screen.Line(said.Model, longestActivity))
+	case journal.ModelReplied, journal.ModelFailed:
+		*a = a.end(request)
+	case journal.ToolIntended:
+		*a = a.begin(call, screen.Line(said.Name, longestActivity)+" at work")
+	case journal.ToolFinished:
+		*a = a.end(call)
+	case journal.RunStarted, journal.RunParked, journal.Finalized:
+		*a = nil
+	default:
+		return false
+	}
+	return true
+}
 
 // begin returns them with one more.
 func (a activities) begin(key, what string) activities {

@@ -16,7 +16,8 @@ func TestASpinnerShowsWhatGoesOnAndGetsOutOfTheWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		s := newSpinner(&out)
+		env := Environment{Out: &out, Err: &out, ErrIsTerminal: true, LookupEnv: func(string) (string, bool) { return "", false }}
+		s := env.watch()
 		look := func() string {
 			synctest.Wait()
 			s.mu.Lock()
@@ -35,13 +36,13 @@ func TestASpinnerShowsWhatGoesOnAndGetsOutOfTheWay(t *testing.T) {
 		if !strings.HasPrefix(got, "\r\x1b[K\\ waiting for small[2J and xxx") || !strings.HasSuffix(got, "…, 2 s") {
 			t.Errorf("want the activity on one short line, with the seconds, have %q", got)
 		}
-		if _, err := io.WriteString(s, "a line\n"); err != nil {
+		if _, err := io.WriteString(env.Out, "a line\n"); err != nil {
 			t.Fatal(err)
 		}
 		if got := look(); got != "\r\x1b[Ka line\n" {
 			t.Errorf("want the line wiped off before another is written, have %q", got)
 		}
-		if _, err := io.WriteString(s, "another\n"); err != nil {
+		if _, err := io.WriteString(env.Err, "another\n"); err != nil {
 			t.Fatal(err)
 		}
 		if got := look(); got != "another\n" {
@@ -57,6 +58,27 @@ func TestASpinnerShowsWhatGoesOnAndGetsOutOfTheWay(t *testing.T) {
 			t.Errorf("want nothing after the end, have %q", got)
 		}
 	})
+}
+
+func TestNoSpinnerWhereALineCannotBeWipedOff(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		reason   string
+		terminal bool
+		kind     string
+	}{
+		"a file":          {"a file is no screen", false, "xterm"},
+		"a dumb terminal": {"it cannot wipe a line off", true, "dumb"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out, errOut bytes.Buffer
+			env := Environment{Out: &out, Err: &errOut, ErrIsTerminal: tc.terminal, LookupEnv: func(string) (string, bool) { return tc.kind, true }}
+			if s := env.watch(); s != nil || env.Out != &out || env.Err != &errOut {
+				t.Errorf("%s: want no spinner, and what is written as it is", tc.reason)
+			}
+		})
+	}
 }
 
 // nowhere is a journal that keeps nothing.
@@ -79,6 +101,12 @@ func TestASpinnerFollowsTheJournal(t *testing.T) {
 		{journal.ToolRepaired, `{"step":1,"callID":"c","name":"x"}`, "search at work, read at work"},
 		{journal.ToolFinished, `{"step":1,"callID":"a","name":"search"}`, "read at work"},
 		{journal.ToolIntended, `{"step":1,"callID":"b","name":"read","attempt":2}`, "read at work"},
+		{journal.RunParked, `{"approvals":1}`, ""},
+		{journal.ToolIntended, `{"step":2,"callID":"a","name":"search"}`, "search at work"},
+		{journal.RunStarted, `{"name":"first"}`, ""},
+		{journal.ModelRequested, `{"step":3,"model":"small"}`, "waiting for small"},
+		{journal.ModelFailed, `{"step":3,"model":"small"}`, ""},
+		{journal.ModelRequested, `{"step":3,"model":"small"}`, "waiting for small"},
 		{journal.Finalized, `{}`, ""},
 	} {
 		if err := p.Append(t.Context(), "u", journal.Entry{Kind: tc.kind, Payload: []byte(tc.payload)}); err != nil {

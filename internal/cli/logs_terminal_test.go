@@ -1,0 +1,95 @@
+package cli_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/cli"
+)
+
+// screenful is what a terminal is sent. Each time more has come, come has a token.
+type screenful struct {
+	mu   sync.Mutex
+	text strings.Builder
+	come chan struct{}
+}
+
+// Write adds to it.
+func (s *screenful) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case s.come <- struct{}{}:
+	default:
+	}
+	return s.text.Write(p)
+}
+
+func (s *screenful) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// wait waits until the text is there.
+func (s *screenful) wait(ctx context.Context, t *testing.T, text string) {
+	t.Helper()
+	for !strings.Contains(s.String(), text) {
+		select {
+		case <-s.come:
+		case <-ctx.Done():
+			t.Fatalf("want %q on the screen, have %q", text, s.String())
+		}
+	}
+}
+
+func TestFollowingOnATerminalShowsWhatGoesOn(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, "rules: [{times: 2, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
+	dir, data := complete().written(t, url), t.TempDir()
+	args := []string{"run", "-f", dir, "--data-dir", data}
+	interrupted(t, model, args...).mustEnd(t, cli.ExitInterrupted)
+
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	seen, ended := &screenful{come: make(chan struct{}, 1)}, make(chan int, 1)
+	go func() { // results and all else go to the same terminal
+		ended <- cli.Execute(ctx, cli.Environment{
+			In: strings.NewReader(""), Out: seen, Err: seen, OutIsTerminal: true, ErrIsTerminal: true,
+			LookupEnv: func(string) (string, bool) { return "", false }, Now: ticking(),
+		}, []string{"logs", "-f", "first", "--data-dir", data})
+	}()
+	seen.wait(ctx, t, "waiting for the next entry, ")
+	running, interrupt := context.WithCancel(ctx)
+	defer interrupt()
+	run := make(chan output, 1)
+	go func() { run <- call{}.run(running, args...) }()
+	seen.wait(ctx, t, "waiting for small, ")
+	interrupt()
+	(<-run).mustEnd(t, cli.ExitInterrupted)
+	capstan(t, args...).mustEnd(t, cli.ExitOK)
+	if code := <-ended; code != cli.ExitOK {
+		t.Fatalf("want exit code 0, have %d:\n%s", code, seen)
+	}
+	const wipe = "\r\x1b[K"
+	var lines []string
+	for line := range strings.SplitSeq(strings.TrimSuffix(seen.String(), "\n"), "\n") {
+		if at := strings.LastIndex(line, wipe); at >= 0 {
+			line = line[at+len(wipe):]
+		}
+		lines = append(lines, line)
+	}
+	plain := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	if diff := cmp.Diff(plain.out, strings.Join(lines, "\n")+"\n"); diff != "" {
+		t.Errorf("want nothing of the spinner to stay on the screen; -want +have:\n%s", diff)
+	}
+	for name, c := range map[string]call{"elsewhere": {}, "dumb": {terminal: true, env: map[string]string{"TERM": "dumb"}}} {
+		if got := c.run(t.Context(), "logs", "-f", "first", "--data-dir", data).mustEnd(t, cli.ExitOK); got.out != plain.out || got.err != "" {
+			t.Errorf("%s: want lines only, have %q and %q", name, got.out, got.err)
+		}
+	}
+}
