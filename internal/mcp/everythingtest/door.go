@@ -35,10 +35,15 @@ type Door struct {
 	capabilities map[string]any
 	// listening holds a token for each stream of notifications that a client has begun.
 	listening chan struct{}
+	// taken are the names of the tools of calls that the server has begun to answer.
+	taken chan string
 }
 
-// maxStreams bounds how many streams a Door counts.
-const maxStreams = 1000
+// maxNoted bounds how many streams and calls a Door notes.
+const maxNoted = 1000
+
+// calledTool is the key of the name of the tool that a request calls.
+type calledTool struct{}
 
 // Door puts a door before the server, which stands until the test ends.
 func (s *Server) Door(tb testing.TB) *Door {
@@ -47,7 +52,7 @@ func (s *Server) Door(tb testing.TB) *Door {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	d := &Door{tb: tb, target: target, listening: make(chan struct{}, maxStreams)}
+	d := &Door{tb: tb, target: target, listening: make(chan struct{}, maxNoted), taken: make(chan string, maxNoted)}
 	d.transport = &http.Transport{}
 	tb.Cleanup(d.transport.CloseIdleConnections)
 	d.proxy = &httputil.ReverseProxy{
@@ -55,11 +60,8 @@ func (s *Server) Door(tb testing.TB) *Door {
 		ErrorLog: log.New(io.Discard, "", 0), // servers that are killed break their connections off
 		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: target.Scheme, Host: target.Host}) },
 		ModifyResponse: func(r *http.Response) error {
-			if r.Request.Method == http.MethodGet && r.StatusCode == http.StatusOK {
-				select {
-				case d.listening <- struct{}{}:
-				default:
-				}
+			if r.StatusCode == http.StatusOK {
+				d.note(r.Request)
 			}
 			return nil
 		},
@@ -113,6 +115,37 @@ func (d *Door) Pass(ctx context.Context) {
 	}
 }
 
+// Taken waits until the server has begun to answer one more call of a tool. It forgets the calls of others before.
+func (d *Door) Taken(ctx context.Context, tool string) {
+	d.tb.Helper()
+	for {
+		select {
+		case name := <-d.taken:
+			if name == tool {
+				return
+			}
+		case <-ctx.Done():
+			d.tb.Fatalf("no call of %q has come: %v", tool, context.Cause(ctx))
+		}
+	}
+}
+
+// note notes a request that the server answers. What is too much is not noted.
+func (d *Door) note(r *http.Request) {
+	if r.Method == http.MethodGet {
+		select {
+		case d.listening <- struct{}{}:
+		default:
+		}
+	}
+	if name, ok := r.Context().Value(calledTool{}).(string); ok {
+		select {
+		case d.taken <- name:
+		default:
+		}
+	}
+}
+
 func (d *Door) handle(w http.ResponseWriter, r *http.Request) {
 	var m map[string]any
 	body, err := io.ReadAll(r.Body)
@@ -132,6 +165,8 @@ func (d *Door) handle(w http.ResponseWriter, r *http.Request) {
 		d.mu.Unlock()
 		w.WriteHeader(http.StatusAccepted)
 		return
+	case m["method"] == "tools/call":
+		r = r.WithContext(context.WithValue(r.Context(), calledTool{}, params["name"]))
 	case m["method"] == "initialize" && d.capabilities != nil && params != nil:
 		params["capabilities"] = d.capabilities
 		if changed, err := json.Marshal(m); err == nil {
