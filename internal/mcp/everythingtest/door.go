@@ -67,7 +67,7 @@ func (s *Server) Door(tb testing.TB) *Door {
 		},
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // as the server that is away hangs up
 	}
-	web := httptest.NewServer(http.HandlerFunc(d.handle)) //nolint:contextcheck // because what is kept back outlives its request
+	web := httptest.NewServer(http.HandlerFunc(d.handle))
 	tb.Cleanup(web.Close)
 	tb.Cleanup(web.CloseClientConnections) // before Close, which waits for all requests
 	d.URL = web.URL + target.Path
@@ -158,7 +158,7 @@ func (d *Door) handle(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
 	switch params, _ := m["params"].(map[string]any); {
 	case m["method"] == "notifications/initialized" && d.closed:
-		kept := r.Clone(context.Background())
+		kept := r.Clone(context.WithoutCancel(r.Context())) // which it outlives
 		kept.RequestURI, kept.Host, kept.Body = "", "", io.NopCloser(bytes.NewReader(body))
 		kept.URL = d.target
 		d.kept = append(d.kept, kept)
