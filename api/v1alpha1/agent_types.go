@@ -211,8 +211,8 @@ type AgentStatus struct {
 	PromptRenderHash string `json:"promptRenderHash,omitempty"`
 
 	// tools that a Turn of this agent would be offered by now, in their order, and after them those of the role ContextPack; the
-	// first 128. Those of a server that nobody has reached yet are missing. Where toolPolicy.selection is Semantic, they are all
-	// that it chooses among.
+	// first 128. Those of a server that nobody has reached yet are missing, and those that no model can be offered. Where
+	// toolPolicy.selection is Semantic, they are all that it chooses among.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128

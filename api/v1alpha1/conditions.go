@@ -29,7 +29,8 @@ const (
 )
 
 // Reasons of a ToolServer's Ready condition, beside SecretNotFound, CredentialsRejected and EndpointUnreachable: Agents stay
-// Ready then, and calls of its tools fail as unavailable.
+// Ready then, and calls of its tools fail as unavailable. With SecretNotFound nobody was asked: Agents wait if none of its
+// tools are known.
 const (
 	// ReasonProtocolError surfaces when the server answered, but not as an MCP server does.
 	ReasonProtocolError = "ProtocolError"
@@ -58,11 +59,13 @@ const (
 	// ConditionModelsResolved is True when all ModelProviders of the agent's chain are there and have usable credentials.
 	ConditionModelsResolved = "ModelsResolved"
 
-	// ConditionToolsResolved is True when all ToolServers and sub-agents that the agent names are there. A server that is out of
-	// reach does not count.
+	// ConditionToolsResolved is True when all ToolServers and sub-agents that the agent names are there, and each server was asked
+	// for its tools. That a server is out of reach does not count.
 	ConditionToolsResolved = "ToolsResolved"
 	// ReasonToolServerNotFound surfaces when a ToolServer does not exist.
 	ReasonToolServerNotFound = "ToolServerNotFound"
+	// ReasonToolServerNotReady surfaces when a ToolServer was not asked for its tools yet, and none of them are known.
+	ReasonToolServerNotReady = "ToolServerNotReady"
 	// ReasonSubAgentNotFound surfaces when a sub-agent does not exist.
 	ReasonSubAgentNotFound = "SubAgentNotFound"
 	// ReasonResolved surfaces on ProfileResolved, ModelsResolved and ToolsResolved when all is there.
@@ -189,6 +192,8 @@ const (
 	EventFallbackUsed = "FallbackUsed"
 	// EventAwaitingApproval is emitted when a call waits for somebody's decision.
 	EventAwaitingApproval = "AwaitingApproval"
+	// EventToolsMissing is emitted, at the end, when the Turn ran without the tools of a ToolServer that nobody had ever reached.
+	EventToolsMissing = "ToolsMissing"
 	// EventContextWarning is emitted, at the end, when the conversation has come near the model's context window.
 	EventContextWarning = "ContextWarning"
 	// EventResumed is emitted when a Turn was taken up again from what its journal held.

@@ -229,6 +229,12 @@ type DiscoveredTool struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=16
 	SchemaHash string `json:"schemaHash"`
+
+	// unusable says why no model can be offered this tool, such as that the schema of its arguments cannot be used: on one line,
+	// its first 256 characters, which may quote the schema and are not to be trusted. Empty for a tool that can be offered.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Unusable string `json:"unusable,omitempty"`
 }
 
 // ToolServer is a server of tools: where it is, and what Capstan may do with each.

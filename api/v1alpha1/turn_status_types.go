@@ -225,6 +225,14 @@ type Preparation struct {
 	// +kubebuilder:validation:Minimum=0
 	ToolsLeftOut int32 `json:"toolsLeftOut,omitempty"`
 
+	// toolServersMissing are the ToolServers of the agent of whose tools nothing was known when the Turn began, because nobody
+	// had ever reached them: the model was offered none of their tools, and their context packs were not asked. At most 32.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=253
+	ToolServersMissing []string `json:"toolServersMissing,omitempty"`
+
 	// messageCount is the number of messages the model got.
 	// +required
 	// +kubebuilder:validation:Minimum=0

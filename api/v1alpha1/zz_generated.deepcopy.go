@@ -1000,6 +1000,11 @@ func (in *Preparation) DeepCopyInto(out *Preparation) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.ToolServersMissing != nil {
+		in, out := &in.ToolServersMissing, &out.ToolServersMissing
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Expression != nil {
 		in, out := &in.Expression, &out.Expression
 		*out = new(Expression)

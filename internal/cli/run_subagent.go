@@ -58,7 +58,8 @@ type reachable struct {
 	told map[string]bool
 }
 
-// Tools returns the tools of a server now. One that is out of reach has none: there is no status that would know them.
+// Tools returns the tools of a server now. Of one that is out of reach none are known, which toolbox.ErrUnknown says: there is no
+// status that would know them.
 func (s *reachable) Tools(ctx context.Context, server *v1alpha1.ToolServer) ([]tool.Tool, error) {
 	listing, err := s.Discover(ctx, server)
 	if err == nil {
@@ -76,7 +77,7 @@ func (s *reachable) Tools(ctx context.Context, server *v1alpha1.ToolServer) ([]t
 		s.told[name] = true
 		s.tell(fmt.Sprintf("note: the tools of ToolServer %s are not offered: %s", name, err))
 	}
-	return nil, nil
+	return nil, toolbox.ErrUnknown
 }
 
 // subAgent makes calls of another Agent: each is a Turn of its own, which runs here while the one that calls is parked.

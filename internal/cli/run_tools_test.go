@@ -204,6 +204,10 @@ func TestAToolServerThatIsAwayIsTold(t *testing.T) {
 	if got.out != "It said: \n" {
 		t.Errorf("want an answer without tools, have %q", got.out)
 	}
+	recorded := capstan(t, "run", "-f", withTools(t, "http://127.0.0.1:1/mcp", "").written(t, url), "-o", "json").mustEnd(t, cli.ExitOK)
+	if p := turnOf(t, recorded.out).Status.Preparation; p == nil || !slices.Equal(p.ToolServersMissing, []string{"tickets"}) {
+		t.Errorf("want the server that is missing in the status, have %+v", p)
+	}
 }
 
 func TestAToolServersTokenComesFromASecret(t *testing.T) {

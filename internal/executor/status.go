@@ -147,10 +147,14 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 }
 
 // announce emits the Events of a Turn that has ended: at most two. They hold numbers, never words of the Turn. Of what there is
-// to say beside the end, that is told which somebody should do something about: that a model was replaced by another one, then
+// to say beside the end, that is told which somebody should do something about: that the Turn went without tools that it was to
+// have, then that a model was replaced by another one, then
 // that the conversation is near its bound, then that the Turn was cut off and went on.
 func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 	switch {
+	case len(result.ToolServersMissing) > 0:
+		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventToolsMissing, "Expose",
+			"%s", note("the turn ran "+translate.WithoutTools(result.ToolServersMissing)))
 	case result.Fallback != nil:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventFallbackUsed, "Fallback",
 			"%s", note(result.Fallback.To+" answered in place of "+result.Fallback.From))

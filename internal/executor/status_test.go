@@ -140,6 +140,7 @@ func TestAnnounce(t *testing.T) {
 	fallback := func(r *turn.Result) { r.Fallback = &turn.Fallback{From: "a/x", To: "b/y"} }
 	resumed := func(r *turn.Result) { r.Counts.Resumes = 1 }
 	warned := func(r *turn.Result) { r.Warned, r.Counts.Compactions = true, 2 }
+	toolless := func(r *turn.Result) { r.ToolServersMissing = []string{"tickets", "wiki"} }
 	const numbers = ", 5 tokens, cost 0.5 EUR, 1.0 s"
 	for name, tc := range map[string]struct {
 		result *turn.Result
@@ -157,6 +158,10 @@ func TestAnnounce(t *testing.T) {
 		}},
 		"a spare and a long conversation": {result(turn.StopCompleted, warned, fallback), []string{
 			"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers,
+		}},
+		"without tools": {result(turn.StopCompleted, toolless, fallback, warned), []string{
+			"Warning ToolsMissing the turn ran without the tools of ToolServer tickets, wiki, which nobody had ever reached when the turn began",
+			"Normal Succeeded Completed" + numbers,
 		}},
 		"both, of which a word": {result(turn.StopCompleted, resumed, fallback), []string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers}},
 	} {

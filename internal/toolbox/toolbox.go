@@ -3,6 +3,7 @@ package toolbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -11,11 +12,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
+// ErrUnknown means that nothing is known of the tools of a server: it is out of reach, and nobody has ever reached it.
+var ErrUnknown = errors.New("the server was never reached, and its tools are not known")
+
 // Servers are connections to ToolServers.
 type Servers interface {
 	// Tools returns the tools of a server as they are known, with what the ToolServer says of them. It may connect, and then
 	// takes no longer than the server's connectTimeoutSeconds. A server that is out of reach has those that it had before; if
-	// nothing is known of it, those of its status, with schemas that allow everything.
+	// nothing is known of it, those of its status, with schemas that allow everything. It returns ErrUnknown if that has none
+	// either, because nobody has ever reached the server.
 	Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
 	// Caller returns what calls a tool by the name that its server gives it. It never fails: a call of a tool that cannot be
 	// called says why.
@@ -37,7 +42,8 @@ type Box struct {
 	Call func(agent string) tool.Caller
 }
 
-// Offers returns what the entries of the Agent's tools offer now, in their order.
+// Offers returns what the entries of the Agent's tools offer now, in their order. A server of whose tools nothing is known is
+// an offer without tools that says so.
 func (b *Box) Offers(ctx context.Context) ([]tool.Offer, error) {
 	var offers []tool.Offer
 	for _, entry := range b.Agent.Spec.Tools {
@@ -52,7 +58,9 @@ func (b *Box) Offers(ctx context.Context) ([]tool.Offer, error) {
 				return nil, fmt.Errorf("failed to get tool server %q: %w", entry.ServerRef.Name, err)
 			}
 			o.Server = server.Name
-			if o.Tools, err = b.Servers.Tools(ctx, server); err != nil {
+			o.Tools, err = b.Servers.Tools(ctx, server)
+			o.Missing = errors.Is(err, ErrUnknown)
+			if err != nil && !o.Missing {
 				return nil, fmt.Errorf("failed to get the tools of tool server %q: %w", server.Name, err)
 			}
 		case entry.AgentRef != nil && b.Depth < b.MaxDepth:

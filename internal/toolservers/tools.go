@@ -14,6 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/secrets"
+	"github.com/capstan-dev/capstan/internal/toolbox"
 )
 
 // Listing is what a server says of itself, and its tools with what the ToolServer says of them.
@@ -60,7 +61,8 @@ func cut(text string, most int) string {
 
 // Tools returns the tools of a server, by name, as they were known at most a minute ago. It connects if need be, and then takes no longer than
 // the server's connectTimeoutSeconds. A server that is out of reach has those that it had before; if nothing is known of it,
-// those of its status, with schemas that allow everything. It fails only when ctx ends.
+// those of its status, with schemas that allow everything. It fails when ctx ends, and with toolbox.ErrUnknown if the status says
+// that nobody has ever reached the server.
 func (c *Cache) Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
 	e, err := c.entry(s)
 	if err != nil {
@@ -77,7 +79,11 @@ func (c *Cache) Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool,
 	if l == nil {
 		l = e.before(ctx, s)
 	}
-	if err != nil {
+	switch {
+	case err != nil && l == nil && s.Status.LastDiscoveryTime == nil && len(s.Status.Tools) == 0:
+		c.log.Info("A tool server that was never reached has no tools to offer", "toolServer", e.key.String(), "reason", err.Error())
+		return nil, toolbox.ErrUnknown
+	case err != nil:
 		c.log.V(1).Info("Offering tools as they were known before", "toolServer", e.key.String(), "known", l != nil, "reason", err.Error())
 	}
 	if l == nil {
@@ -161,10 +167,13 @@ func merge(s *v1alpha1.ToolServer, l *mcp.Listing) []tool.Tool {
 	return tools
 }
 
-// ofStatus returns the tools that the status of an object lists.
+// ofStatus returns the tools that the status of an object lists, but for those that it says no model can be told of.
 func ofStatus(s *v1alpha1.ToolServer) []tool.Tool {
 	tools := make([]tool.Tool, 0, len(s.Status.Tools))
 	for _, t := range s.Status.Tools {
+		if t.Unusable != "" {
+			continue
+		}
 		tools = append(tools, declared(s, tool.Tool{
 			Tool: prompt.Tool{Name: t.Name, Description: t.Description}, Schema: anything, Effect: tool.Effect(t.Effect),
 		}))

@@ -24,6 +24,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/secrets"
+	"github.com/capstan-dev/capstan/internal/toolbox"
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
@@ -159,6 +160,10 @@ func TestAServerThatIsAway(t *testing.T) {
 		o.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "b", Role: v1alpha1.ToolRoleContextPack}}
 		o.Status.Tools = []v1alpha1.DiscoveredTool{{Name: "a", Description: "Was.", Effect: v1alpha1.ToolEffectReadOnly}, {Name: "b", Effect: v1alpha1.ToolEffectDestructive}}
 	})
+	if got, err := c.Tools(patient(t), object(s.URL)); len(got) > 0 || !errors.Is(err, toolbox.ErrUnknown) {
+		t.Errorf("Tools = %v, %v; want that nothing is known of a server that nobody has ever reached", got, err)
+	}
+	o.Status.Tools = append(o.Status.Tools, v1alpha1.DiscoveredTool{Name: "c", Effect: v1alpha1.ToolEffectReadOnly, Unusable: "its schema is odd"})
 	schema := json.RawMessage(`{"type":"object"}`)
 	want := []tool.Tool{
 		{Tool: prompt.Tool{Name: "a", Description: "Was."}, Schema: schema, Effect: tool.ReadOnly, Role: tool.Other, Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "a"}},
@@ -169,7 +174,7 @@ func TestAServerThatIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("tools of a server that was never reached are those of the status: -want +got:\n%s", diff)
+		t.Errorf("tools of a server that was never reached are those of the status that a model can be told of: -want +got:\n%s", diff)
 	}
 	_, err = c.Discover(patient(t), o)
 	if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Unreachable || e.Message != "the server failed (HTTP 503)" {
@@ -209,8 +214,8 @@ func TestAnotherObjectIsAnotherServer(t *testing.T) {
 
 	other.setDown(true)
 	recreated := object(other.URL, func(o *v1alpha1.ToolServer) { o.UID = "u2" })
-	if got, err := c.Tools(patient(t), recreated); err != nil || len(got) != 0 {
-		t.Errorf("Tools = %v, %v; want nothing of an object of the same name that is gone", names(got), err)
+	if got, err := c.Tools(patient(t), recreated); !errors.Is(err, toolbox.ErrUnknown) || len(got) != 0 {
+		t.Errorf("Tools = %v, %v; want that nothing is known: what is, is of an object of the same name that is gone", names(got), err)
 	}
 	other.setDown(false)
 	if _, err := c.Discover(patient(t), recreated); err != nil {

@@ -36,10 +36,13 @@ func ofTools(e journal.Entry) (string, error) {
 
 // exposed is empty for a Turn that has no tools, as most.
 func exposed(x tool.Exposure) string {
-	if len(x.Tools)+len(x.Packs)+len(x.Unusable)+x.LeftOut == 0 {
+	if len(x.Tools)+len(x.Packs)+len(x.Unusable)+len(x.Missing)+x.LeftOut == 0 {
 		return ""
 	}
-	packs, leftOut, unusable := "", "", ""
+	packs, leftOut, unusable, missing := "", "", "", ""
+	if n := len(x.Missing); n > 0 {
+		missing = "NO TOOLS of " + number(n, "server") + ", never reached"
+	}
 	if n := len(x.Unusable); n > 0 {
 		unusable = fmt.Sprintf("%d unusable", n)
 	}
@@ -49,7 +52,7 @@ func exposed(x tool.Exposure) string {
 	if x.LeftOut > 0 {
 		leftOut = fmt.Sprintf("%d left out, as there are too many", x.LeftOut)
 	}
-	return "the model is offered " + join(number(len(x.Tools), "tool"), packs, leftOut, unusable)
+	return "the model is offered " + join(number(len(x.Tools), "tool"), packs, leftOut, unusable, missing)
 }
 
 func repaired(r loop.Repair) string {
@@ -146,6 +149,9 @@ func offered(x tool.Exposure) string {
 	}
 	if len(x.Unusable) > 0 {
 		text += row("unusable", screen.Line(strings.Join(x.Unusable, ", "), longestNames))
+	}
+	if len(x.Missing) > 0 {
+		text += row("missing", screen.Line("tools of ToolServer "+strings.Join(x.Missing, ", "), longestNames)+": never reached")
 	}
 	if x.LeftOut > 0 {
 		text += row("left out", number(x.LeftOut, "tool")+", as there are too many")

@@ -19,7 +19,7 @@ func written(seq int64, kind journal.Kind, payload string) journal.Entry {
 func eventful() []journal.Entry {
 	var all []journal.Entry
 	add := func(kind journal.Kind, payload string) { all = append(all, written(int64(len(all)+1), kind, payload)) }
-	add(journal.ToolsExposed, `{"nonce":"N0NCE","tools":[{"name":"get_ticket"},{"name":"close_ticket","requiresApproval":true}],"packs":[{"name":"find_context"}],"unusable":["odd\u001b[2Jname"],"leftOut":1}`)
+	add(journal.ToolsExposed, `{"nonce":"N0NCE","tools":[{"name":"get_ticket"},{"name":"close_ticket","requiresApproval":true}],"packs":[{"name":"find_context"}],"unusable":["odd\u001b[2Jname"],"missing":["wiki","mail\u001b[2J"],"leftOut":1}`)
 	add(journal.ContextWarned, `{"tokens":7100,"contextWindow":10000}`)
 	add(journal.ModelRequested, `{"step":1,"purpose":"compaction","provider":"demo","model":"small","attempt":1}`)
 	add(journal.ModelFailed, `{"step":1,"purpose":"compaction","provider":"demo","model":"small","kind":"Overloaded","message":"busy","usage":{}}`)

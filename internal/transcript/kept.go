@@ -95,7 +95,7 @@ var kept = map[journal.Kind]rule{
 	journal.Prepared: fields{
 		"provider": aName, "model": aName, "messages": each{message}, "tools": tools, "skills": each{fields{"key": aName}}, "report": report,
 	},
-	journal.ToolsExposed: fields{"tools": offers, "packs": offers, "leftOut": aNumber},
+	journal.ToolsExposed: fields{"tools": offers, "packs": offers, "leftOut": aNumber, "missing": each{aName}},
 	journal.ModelRequested: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "attempt": aNumber, "id": aName, "estimatedTokens": aNumber, "estimatedCost": cost,
 	},
@@ -140,7 +140,7 @@ var kept = map[journal.Kind]rule{
 			"callID": callID{}, "name": toolName{}, "step": aNumber, "outcome": aWord, "durationMilliseconds": aNumber, "bytes": aNumber,
 			"artifact": anOutput, "turn": aName, "decidedBy": aName,
 		}},
-		"toolsLeftOut": aNumber, "warned": aSwitch, "subAgents": fields{"usage": usage, "cost": cost},
+		"toolsLeftOut": aNumber, "toolServersMissing": each{aName}, "warned": aSwitch, "subAgents": fields{"usage": usage, "cost": cost},
 	},
 	journal.SessionTurn: fields{
 		"turnUID": aName, "turnName": aName, "messages": each{message}, "usage": usage, "cost": cost, "contextTokens": aNumber,

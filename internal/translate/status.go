@@ -133,7 +133,7 @@ func detail(t *v1alpha1.Turn, r *turn.Result, status metav1.ConditionStatus, rea
 	now := t.Status.CompletionTime.Time
 	switch {
 	case r.Preparation != nil:
-		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionTrue, v1alpha1.TurnReasonPrepared, "the prompt was prepared", now)
+		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionTrue, v1alpha1.TurnReasonPrepared, cutJSON(prepared(r), maxMessageBytes), now)
 	case r.Stop == turn.StopPreparationError:
 		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionFalse, reason, cutJSON(r.Message, maxMessageBytes), now)
 	}
@@ -148,12 +148,25 @@ func detail(t *v1alpha1.Turn, r *turn.Result, status metav1.ConditionStatus, rea
 	setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionTrue, v1alpha1.TurnReasonFinalized, "the record is complete", now)
 }
 
+// prepared is what is said of a prompt that was made.
+func prepared(r *turn.Result) string {
+	if len(r.ToolServersMissing) == 0 {
+		return "the prompt was prepared"
+	}
+	return "the prompt was prepared, but " + WithoutTools(r.ToolServersMissing)
+}
+
+// WithoutTools says that a Turn went without the tools of ToolServers of which none were known.
+func WithoutTools(servers []string) string {
+	return "without the tools of ToolServer " + strings.Join(servers, ", ") + ", which nobody had ever reached when the turn began"
+}
+
 func preparation(r *turn.Result) *v1alpha1.Preparation {
 	if r.Preparation == nil {
 		return nil
 	}
 	out := Report(r.Preparation, r.Provider, r.Model, r.MessageCount)
-	out.ToolsLeftOut = count(r.ToolsLeftOut)
+	out.ToolsLeftOut, out.ToolServersMissing = count(r.ToolsLeftOut), r.ToolServersMissing
 	return out
 }
 

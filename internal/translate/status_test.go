@@ -101,7 +101,7 @@ func TestFinishedStatus(t *testing.T) {
 			{CallID: "c2", Name: "ask", Step: 1, Turn: "child"},
 			{CallID: "c3", Name: "delete", Step: 2, Outcome: "Refused", DecidedBy: "jane"},
 		},
-		ToolsLeftOut: 3, Data: json.RawMessage(`{"a":1}`),
+		ToolsLeftOut: 3, ToolServersMissing: []string{"wiki"}, Data: json.RawMessage(`{"a":1}`),
 		SubAgents: &turn.SubAgents{Usage: model.Usage{InputTokens: 7, OutputTokens: 1}, Cost: &finalize.Cost{Amount: "2", Currency: "USD"}},
 		Answer:    &turn.Artifact{Name: "answer.txt", SHA256: "s", Bytes: 9}, Session: &turn.Place{Name: "talk", Number: 8},
 		Preparation: &prepare.Report{
@@ -124,7 +124,7 @@ func TestFinishedStatus(t *testing.T) {
 		Preparation: &v1alpha1.Preparation{
 			PromptProfile: v1alpha1.PromptProfileRevision{Name: "support", ID: "support.default", Version: "1.0.0", Generation: 2},
 			Provider:      "openai", Model: "small", PromptRenderHash: "r", PromptHash: "p", ContextHash: "c",
-			Mode: "Task", Sections: []string{"agent"}, StableChars: 5, DynamicChars: 6, ToolCount: 3, ToolsLeftOut: 3, MessageCount: 4,
+			Mode: "Task", Sections: []string{"agent"}, StableChars: 5, DynamicChars: 6, ToolCount: 3, ToolsLeftOut: 3, ToolServersMissing: []string{"wiki"}, MessageCount: 4,
 			Expression: &v1alpha1.Expression{Tone: "dry", Directness: "High", Warmth: "Low", Humor: "Off", Initiative: "Medium", ExplanationDensity: "Low"},
 			Provenance: &v1alpha1.Provenance{
 				UsedMemoryIDs: []string{"m1"}, DroppedMemoryIDs: []string{"m2"}, UsedEnrichmentIDs: []string{"e1"}, DroppedEnrichmentIDs: []string{"e2"},

@@ -20,6 +20,8 @@ type Offer struct {
 	Allow, RequireApproval []string
 	// MaxCalls of each of the tools; 0 for no bound of its own.
 	MaxCalls int
+	// Missing is true for a server of whose tools nothing is known: it was never reached.
+	Missing bool
 }
 
 // Exposure is what a Turn has of tools, for its whole life.
@@ -35,7 +37,13 @@ type Exposure struct {
 	// Unusable are the names, as their servers have them, of tools that are allowed and that no model can be told of: sorted, at
 	// most 64, each of at most 128 characters.
 	Unusable []string `json:"unusable,omitempty"`
+	// Missing are the ToolServers of whose tools nothing was known, since nobody had ever reached them: each once, in their
+	// order, at most MaxMissing.
+	Missing []string `json:"missing,omitempty"`
 }
+
+// MaxMissing is how many servers of whose tools nothing is known are named: as many as an agent may have.
+const MaxMissing = 32
 
 // MaxPacks is how many tools of the role ContextPack a Turn calls; the first in their order.
 const MaxPacks = 4
@@ -60,9 +68,20 @@ func Expose(offers []Offer, reserved []string) []Tool {
 func Choose(offers []Offer, reserved []string, s Selection) Exposure {
 	tools, unusable := expose(offers, reserved)
 	offered, packs := Packs(tools)
-	x := Exposure{Packs: packs[:min(len(packs), MaxPacks)], Unusable: unusable}
+	x := Exposure{Packs: packs[:min(len(packs), MaxPacks)], Unusable: unusable, Missing: missing(offers)}
 	x.Tools, x.LeftOut = Select(offered, s)
 	return x
+}
+
+// missing are the servers of whose tools nothing is known.
+func missing(offers []Offer) []string {
+	var names []string
+	for _, o := range offers {
+		if o.Missing && len(names) < MaxMissing && !slices.Contains(names, o.Server) {
+			names = append(names, o.Server)
+		}
+	}
+	return names
 }
 
 // Packs parts the tools of the role ContextPack from those that a model is offered.
@@ -99,8 +118,8 @@ func expose(offers []Offer, reserved []string) (tools []Tool, unusable []string)
 	out := map[string]bool{}
 	leaveOut := func(name string) { out[strings.ToValidUTF8(name, "\uFFFD")] = true }
 	for _, t := range allowed(offers) {
-		usable, ok := presentable(t)
-		if !ok {
+		usable, err := presentable(t)
+		if err != nil {
 			leaveOut(t.Name)
 			continue
 		}

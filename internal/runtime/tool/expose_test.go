@@ -242,6 +242,21 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+func TestServersOfWhichNothingIsKnown(t *testing.T) {
+	away := func(name string) tool.Offer { return tool.Offer{Server: name, Missing: true} }
+	offers := []tool.Offer{away("z"), server("known", "a"), away("b"), away("z"), server("empty")}
+	if diff := cmp.Diff([]string{"z", "b"}, tool.Choose(offers, nil, tool.Selection{Most: 9}).Missing); diff != "" {
+		t.Errorf("each once, and none that has no tools: -want +got:\n%s", diff)
+	}
+	var many []tool.Offer
+	for i := range 2 * tool.MaxMissing {
+		many = append(many, away(fmt.Sprint(i)))
+	}
+	if got := tool.Choose(many, nil, tool.Selection{}).Missing; len(got) != tool.MaxMissing {
+		t.Errorf("%d servers are named, want %d", len(got), tool.MaxMissing)
+	}
+}
+
 func TestPrompted(t *testing.T) {
 	if got := tool.Prompted(nil); got != nil {
 		t.Errorf("Prompted(nil) = %v, want nothing: there are no outputs to read", got)

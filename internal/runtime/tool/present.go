@@ -3,6 +3,8 @@ package tool
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -26,24 +28,31 @@ const (
 	anyParameterSchema = `{"properties":{},"type":"object"}`
 )
 
-// presentable makes a tool fit to be told to a model, or says that this cannot be: no provider takes a tool whose arguments
+// Unusable says why no model can be told of a tool of a server, nil if one can. The error quotes the tool's schema, which is
+// text from outside.
+func Unusable(t Tool) error {
+	_, err := presentable(t)
+	return err
+}
+
+// presentable makes a tool fit to be told to a model, or says why this cannot be: no provider takes a tool whose arguments
 // are not an object, and one that it does not take would end the Turn. What a server wrote is text from outside: it is cleaned
 // and cut to a length. A tool without a schema is Capstan's own.
-func presentable(t Tool) (Tool, bool) {
+func presentable(t Tool) (Tool, error) {
 	if t.Source.Server == "" && len(t.Schema) == 0 {
-		return t, true
+		return t, nil
 	}
 	t.Description, t.UseWhen = first(t.Description, maxDescription), first(t.UseWhen, maxDescription)
-	object, ok := rootOf(t.Schema)
-	if !ok {
-		return Tool{}, false
+	object, err := rootOf(t.Schema)
+	if err != nil {
+		return Tool{}, err
 	}
 	whole, err := json.Marshal(object)
 	if err != nil {
-		return Tool{}, false
+		return Tool{}, fmt.Errorf("the schema cannot be written: %w", err)
 	}
 	if _, err := schema.Cached(whole); err != nil {
-		return Tool{}, false
+		return Tool{}, err
 	}
 	t.Schema, t.Shown = whole, shownSchema(whole)
 	var all bool
@@ -51,32 +60,35 @@ func presentable(t Tool) (Tool, bool) {
 	if !all {
 		t.Description = strings.TrimSpace(t.Description + " " + furtherParameters)
 	}
-	return t, true
+	return t, nil
 }
 
 // rootOf is the schema of an object, by its keywords. Where it does not say that it is that of an object, it does so now.
-func rootOf(source json.RawMessage) (map[string]json.RawMessage, bool) {
+func rootOf(source json.RawMessage) (map[string]json.RawMessage, error) {
 	if len(bytes.TrimSpace(source)) == 0 {
 		source = json.RawMessage(anyParameterSchema)
 	}
-	if len(source) > maxSchema || !utf8.Valid(source) {
-		return nil, false
+	if len(source) > maxSchema {
+		return nil, fmt.Errorf("the schema has %d bytes, and %d is the most", len(source), maxSchema)
+	}
+	if !utf8.Valid(source) {
+		return nil, errors.New("the schema is not UTF-8")
 	}
 	var object map[string]json.RawMessage
 	if json.Unmarshal(source, &object) != nil || object == nil {
-		return nil, false
+		return nil, errors.New("the schema is not a JSON object")
 	}
 	var kind string
 	switch has, ok := object["type"]; {
 	case !ok:
 		object["type"] = json.RawMessage(`"object"`)
 	case json.Unmarshal(has, &kind) != nil || kind != objectType:
-		return nil, false
+		return nil, errors.New(`the type of the schema is not "object"`)
 	}
 	if _, ok := object["properties"]; !ok {
 		object["properties"] = json.RawMessage(`{}`)
 	}
-	return object, true
+	return object, nil
 }
 
 // parametersOf is what the prompt says of the parameters: those that are required first, then by name. all is false where

@@ -100,23 +100,26 @@ func sameJSON(t *testing.T, a, b string) bool {
 
 func TestToolsThatNoModelCanBeToldOf(t *testing.T) {
 	nested := strings.Repeat(`{"not":`, 12_000) + `{}` + strings.Repeat(`}`, 12_000)
-	for name, tc := range map[string]struct{ reason, schema string }{
-		"no JSON":         {"nobody knows what it takes", `{"type":`},
-		"a text":          {"arguments are an object", `{"type":"string"}`},
-		"a list of types": {"and nothing but an object", `{"type":["object","null"]}`},
-		"null":            {"null is no schema", `null`},
-		"true":            {"nor is true one that providers take", `true`},
-		"wrong":           {"a schema that is none refuses everything", `{"type":"object","properties":{"a":{"type":"strong"}}}`},
-		"elsewhere":       {"no reference to another document is followed", `{"type":"object","properties":{"a":{"$ref":"https://example.com/s.json"}}}`},
-		"too large":       {"it would fill the prompt", `{"type":"object","description":"` + strings.Repeat("x", 64<<10) + `"}`},
-		"a circle":        {"nor does anything fit one that only refers to itself", `{"properties":{"a":{"$ref":"#/$defs/loop"}},"$defs":{"loop":{"$ref":"#/$defs/loop"}}}`},
-		"too deep":        {"nor may it be nested without bound", `{"type":"object","properties":{"a":` + nested + `}}`},
-		"no UTF-8":        {"no text at all", "{\"description\":\"\xff\"}"},
+	for name, tc := range map[string]struct{ reason, schema, why string }{
+		"no JSON":         {"nobody knows what it takes", `{"type":`, `the schema is not a JSON object`},
+		"a text":          {"arguments are an object", `{"type":"string"}`, `the type of the schema is not "object"`},
+		"a list of types": {"and nothing but an object", `{"type":["object","null"]}`, `the type of the schema is not "object"`},
+		"null":            {"null is no schema", `null`, `the schema is not a JSON object`},
+		"true":            {"nor is true one that providers take", `true`, `the schema is not a JSON object`},
+		"wrong":           {"a schema that is none refuses everything", `{"type":"object","properties":{"a":{"type":"strong"}}}`, `the schema cannot be used: `},
+		"elsewhere":       {"no reference to another document is followed", `{"type":"object","properties":{"a":{"$ref":"https://example.com/s.json"}}}`, `the schema cannot be used: `},
+		"too large":       {"it would fill the prompt", `{"type":"object","description":"` + strings.Repeat("x", 64<<10) + `"}`, `the schema has `},
+		"a circle":        {"nor does anything fit one that only refers to itself", `{"properties":{"a":{"$ref":"#/$defs/loop"}},"$defs":{"loop":{"$ref":"#/$defs/loop"}}}`, `the schema cannot be used: `},
+		"too deep":        {"nor may it be nested without bound", `{"type":"object","properties":{"a":` + nested + `}}`, `the schema `},
+		"no UTF-8":        {"no text at all", "{\"description\":\"\xff\"}", `the schema is not UTF-8`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			offers := []tool.Offer{{Server: "s", Tools: append([]tool.Tool{withSchema(tc.schema)}, bare("good")...)}}
 			if got := from(tool.Expose(offers, nil)); !gocmp.Equal(got, []string{"s/good good"}) {
 				t.Errorf("exposed %v, want the other tool alone: %s", got, tc.reason)
+			}
+			if err := tool.Unusable(offers[0].Tools[0]); err == nil || !strings.HasPrefix(err.Error(), tc.why) || tool.Unusable(withSchema(`{"type":"object"}`)) != nil {
+				t.Errorf("unusable because %v, want %q, and nothing of one that is in order", err, tc.why)
 			}
 			if got := tool.Choose(offers, nil, tool.Selection{Most: 9}).Unusable; !gocmp.Equal(got, []string{"t"}) {
 				t.Errorf("unusable are %v, want this one: somebody may wonder where it is", got)

@@ -141,6 +141,29 @@ func TestAResumedTurnHasTheSameTools(t *testing.T) {
 	}
 }
 
+// TestAServerOfWhichNothingIsKnown leaves the Turn without its tools, which its journal and its result say, after a restart too.
+func TestAServerOfWhichNothingIsKnown(t *testing.T) {
+	c, s := candidate("p0", 1, says("Done."))
+	in := input(c)
+	b := server("web", remote("find", "Finds.", tool.ReadOnly))
+	b.offers = append(b.offers, tool.Offer{Server: "tickets", Missing: true})
+	in.Toolbox, in.Selection = b, tool.Selection{Most: 9}
+	j := &journaltest.Memory{}
+	result := mustRun(t, j, in)
+	want := []string{"tickets"}
+	if result.Stop != turn.StopCompleted || !cmp.Equal(result.ToolServersMissing, want) || !cmp.Equal(offered(s, 0), []string{"find", "read_artifact"}) {
+		t.Errorf("the Turn ended with %s without %v, and was offered %v", result.Stop, result.ToolServersMissing, offered(s, 0))
+	}
+	if x := payloads[tool.Exposure](t, j, journal.ToolsExposed); len(x) != 1 || !cmp.Equal(x[0].Missing, want) {
+		t.Errorf("the journal has %+v, want which server is missing", x)
+	}
+	c, _ = candidate("p0", 1, says("Done."))
+	in.Chain, in.Epoch, in.Toolbox = []loop.Candidate{c}, 2, server("tickets", remote("close", "", ""))
+	if again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, 5), in); !cmp.Equal(again.ToolServersMissing, want) {
+		t.Errorf("the resumed run says that %v are missing, want %v: its tools are the same", again.ToolServersMissing, want)
+	}
+}
+
 func TestAToolboxThatFails(t *testing.T) {
 	broken := errors.New("the API server is away")
 	for _, only := range []bool{false, true} {

@@ -69,6 +69,8 @@ type Result struct {
 	Calls []CallRecord `json:"calls,omitempty"`
 	// ToolsLeftOut is how many tools the model was not offered because there are too many.
 	ToolsLeftOut int `json:"toolsLeftOut,omitempty"`
+	// ToolServersMissing are the ToolServers of whose tools nothing was known when the Turn began, at most tool.MaxMissing.
+	ToolServersMissing []string `json:"toolServersMissing,omitempty"`
 	// SubAgents is what the Turns of sub-agents took; nil if there were none.
 	SubAgents *SubAgents `json:"subAgents,omitempty"`
 	// Warned is true where the conversation has come near the model's context window.
@@ -166,6 +168,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	result := &Result{
 		Stop: stop, Message: message, Counts: r.counts(), Calls: r.past.tally.newest(), Spent: spent(state),
 		SubAgents: subAgents(state), Warned: state.Warning != nil, ToolsLeftOut: r.exposed().LeftOut,
+		ToolServersMissing: r.exposed().Missing,
 	}
 	result.Counts.UnknownOutcomes = state.UnknownOutcomes() // what is open now stays so
 	record := finalize.Input{
