@@ -29,12 +29,14 @@ type toolFindings struct {
 	agent *v1alpha1.Agent
 	// offers of the entries, in their order.
 	offers []tool.Offer
-	// missing are the ToolServers and the sub-agents that are not there, and notes what else people should know.
-	missingServers, missingAgents, notes []string
+	// missing are the ToolServers and the sub-agents that are not there, unasked the ToolServers that nobody has asked for their
+	// tools yet, and notes what else people should know.
+	missingServers, missingAgents, unasked, notes []string
 }
 
 // resolveTools finds the ToolServers and sub-agents of an agent, and says which tools a Turn would be offered by now. Nobody
-// is asked: a server's tools are those of its status. One that is away does not count, since only calls of its tools fail.
+// is asked: a server's tools are those of its status. One that is away does not count: calls of its tools fail, or, if it was never
+// reached, Turns run without them and say so. But it must have been asked: Turns wait for that as they wait for what is missing.
 func (r *AgentReconciler) resolveTools(ctx context.Context, a *v1alpha1.Agent) (finding, []v1alpha1.ExposedTool, error) {
 	if len(a.Spec.Tools) == 0 {
 		return finding{holds: true, reason: v1alpha1.ReasonResolved, message: "the agent names no tools"}, nil, nil
@@ -69,29 +71,57 @@ func (r *AgentReconciler) lookAtServer(ctx context.Context, found *toolFindings,
 		return nil
 	}
 	// The reason is said and the message is not: it is on the ToolServer, and would be written to each Agent whenever it changes.
-	switch c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionReady); {
-	case c == nil:
-		found.note("ToolServer %q is not checked yet", name)
-	case c.Status != metav1.ConditionTrue:
+	c, known := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionReady), s.Status.LastDiscoveryTime != nil
+	switch {
+	case !asked(&s) && c != nil && c.ObservedGeneration == s.Generation:
+		found.unasked = append(found.unasked, fmt.Sprintf("ToolServer %q could not be asked for its tools yet (%s)", name, c.Reason))
+	case !asked(&s):
+		found.unasked = append(found.unasked, fmt.Sprintf("ToolServer %q is not checked yet", name))
+	case c != nil && c.Status != metav1.ConditionTrue && known:
 		found.note("ToolServer %q is not ready (%s): calls of its tools fail until it is", name, c.Reason)
+	case c != nil && c.Status != metav1.ConditionTrue:
+		found.note("ToolServer %q is not ready (%s) and was never reached: turns run without its tools until it is", name, c.Reason)
 	}
-	tools := discovered(&s)
+	tools, unusable := discovered(&s)
 	found.offer(entry, name, tools)
-	if s.Status.LastDiscoveryTime != nil && int(s.Status.ToolCount) == len(tools) { // else there may be more than are known
-		found.check(entry, fmt.Sprintf("ToolServer %q", name), tools)
+	if n := len(matching(unusable, entry.Allow)); n > 0 {
+		found.note("no model can be offered %d of the tools of ToolServer %q: its status.tools[].unusable says why", n, name)
+	}
+	if all := slices.Concat(tools, unusable); known && int(s.Status.ToolCount) == len(all) { // else there may be more than are known
+		found.check(entry, fmt.Sprintf("ToolServer %q", name), all)
 	}
 	return nil
 }
 
-// discovered are the tools of a server by its status.
-func discovered(s *v1alpha1.ToolServer) []tool.Tool {
-	tools := make([]tool.Tool, 0, len(s.Status.Tools))
+// asked says whether a server was asked for its tools since its spec is what it is, or has told them before. One whose Secret
+// is missing was not.
+func asked(s *v1alpha1.ToolServer) bool {
+	c := ready(s.Status.Conditions, s.Generation)
+	return s.Status.LastDiscoveryTime != nil || c != nil && c.Reason != v1alpha1.ReasonSecretNotFound
+}
+
+// discovered are the tools of a server by its status, and those of which it says that no model can be offered them.
+func discovered(s *v1alpha1.ToolServer) (tools, unusable []tool.Tool) {
 	for _, t := range s.Status.Tools {
-		tools = append(tools, tool.Tool{
+		one := tool.Tool{
 			Tool: prompt.Tool{Name: t.Name, Description: t.Description}, Effect: tool.Effect(t.Effect), Role: tool.Role(t.Role),
-		})
+		}
+		if t.Unusable != "" {
+			unusable = append(unusable, one)
+			continue
+		}
+		tools = append(tools, one)
 	}
-	return tools
+	return tools, unusable
+}
+
+// matching are the tools whose names fit one of the patterns; all if there are none.
+func matching(tools []tool.Tool, patterns []string) []tool.Tool {
+	names := make([]tool.Tool, 0, len(tools)) // without a server: only the names matter here
+	for _, t := range tools {
+		names = append(names, tool.Tool{Tool: prompt.Tool{Name: t.Name}})
+	}
+	return tool.Expose([]tool.Offer{{Tools: names, Allow: patterns}}, nil)
 }
 
 // pinned are the tools that the agent's profile pins; none if there is no profile, which another condition says.
@@ -117,16 +147,12 @@ func (f *toolFindings) offer(entry *v1alpha1.AgentTool, server string, tools []t
 // check says which patterns of an entry match none of its tools: one that was to have a call approved and does not is worse
 // than one that was to allow it.
 func (f *toolFindings) check(entry *v1alpha1.AgentTool, of string, tools []tool.Tool) {
-	names := make([]tool.Tool, 0, len(tools)) // without a server: only the names matter here
-	for _, t := range tools {
-		names = append(names, tool.Tool{Tool: prompt.Tool{Name: t.Name}})
-	}
 	for _, list := range []struct {
 		field    string
 		patterns []string
 	}{{"allow", entry.Allow}, {"requireApproval", entry.RequireApproval}} {
 		for _, pattern := range list.patterns {
-			if len(tool.Expose([]tool.Offer{{Tools: names, Allow: []string{pattern}}}, nil)) == 0 {
+			if len(matching(tools, []string{pattern})) == 0 {
 				f.note("%s %q matches no tool of %s", list.field, pattern, of)
 			}
 		}
@@ -168,12 +194,14 @@ func (f *toolFindings) exposed(pinned []string) []v1alpha1.ExposedTool {
 
 // sum is the finding of all entries together.
 func (f *toolFindings) sum() finding {
-	all := slices.Concat(f.missingServers, f.missingAgents, f.notes)
+	all := slices.Concat(f.missingServers, f.missingAgents, f.unasked, f.notes)
 	switch {
 	case len(f.missingServers) > 0:
 		return finding{reason: v1alpha1.ReasonToolServerNotFound, message: several(all)}
 	case len(f.missingAgents) > 0:
 		return finding{reason: v1alpha1.ReasonSubAgentNotFound, message: several(all)}
+	case len(f.unasked) > 0:
+		return finding{reason: v1alpha1.ReasonToolServerNotReady, message: several(all)}
 	case len(all) > 0:
 		return finding{holds: true, reason: v1alpha1.ReasonResolved, message: several(all)}
 	}

@@ -36,13 +36,30 @@ func away(reason string) func(*v1alpha1.ToolServer) {
 	}
 }
 
-func altered[T client.Object](object T, how func(T)) T {
-	how(object)
+// unreached makes a server one that nobody has ever reached.
+func unreached(reason string) func(*v1alpha1.ToolServer) {
+	return func(s *v1alpha1.ToolServer) {
+		s.Status.LastDiscoveryTime, s.Status.ToolCount, s.Status.Tools = nil, 0, nil
+		away(reason)(s)
+	}
+}
+
+func altered[T client.Object](object T, how ...func(T)) T {
+	for _, f := range how {
+		f(object)
+	}
 	return object
 }
 
 func toolOf(name string, effect v1alpha1.ToolEffect) v1alpha1.DiscoveredTool {
 	return v1alpha1.DiscoveredTool{Name: name, Effect: effect, Role: v1alpha1.ToolRoleOther, SchemaHash: "a1b2"}
+}
+
+// unfit is a tool that no model can be told of.
+func unfit(name string) v1alpha1.DiscoveredTool {
+	t := toolOf(name, v1alpha1.ToolEffectReadOnly)
+	t.Unusable = `the type of the schema is not "object"`
+	return t
 }
 
 func packOf(name string) v1alpha1.DiscoveredTool {
@@ -154,9 +171,37 @@ func TestToolsOfAnAgent(t *testing.T) {
 			[]string{search},
 		},
 		"a server that nobody has looked at": {
-			"its tools come later; nothing is said of patterns then", subAgent("desk", ofServer("new", allow("x"))),
+			"turns wait for the first look; nothing is said of patterns before", subAgent("desk", ofServer("new", allow("x")), ofServer("new")),
 			[]client.Object{&v1alpha1.ToolServer{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "new"}}},
-			`Resolved: ToolServer "new" is not checked yet`, false, nil,
+			`ToolServerNotReady: ToolServer "new" is not checked yet`, true, nil,
+		},
+		"a server that was never reached": {
+			"turns wait no longer than for the first look, and have none of its tools then", subAgent("desk", ofServer("new", allow("x"))),
+			[]client.Object{altered(newServer("new"), unreached(v1alpha1.ReasonEndpointUnreachable))},
+			`Resolved: ToolServer "new" is not ready (EndpointUnreachable) and was never reached: turns run without its tools until it is`, false, nil,
+		},
+		"a corrected server that was never reached": {
+			"the address may be right now", subAgent("desk", ofServer("new")),
+			[]client.Object{altered(newServer("new"), unreached(v1alpha1.ReasonEndpointUnreachable), func(s *v1alpha1.ToolServer) { s.Generation++ })},
+			`ToolServerNotReady: ToolServer "new" is not checked yet`, true, nil,
+		},
+		"a server that lacks its Secret": {
+			"nobody could ask it: the Secret may be applied after it", subAgent("desk", ofServer("new")),
+			[]client.Object{altered(newServer("new"), unreached(v1alpha1.ReasonSecretNotFound))},
+			`ToolServerNotReady: ToolServer "new" could not be asked for its tools yet (SecretNotFound)`, true, nil,
+		},
+		"a changed server whose tools are known": {
+			"each turn asks for itself, and has those that are known otherwise", subAgent("desk", ofServer("tickets", allow("search_*"))),
+			[]client.Object{altered(tickets(), away(v1alpha1.ReasonSecretNotFound), func(s *v1alpha1.ToolServer) { s.Generation++ })},
+			`Resolved: ToolServer "tickets" is not ready (SecretNotFound): calls of its tools fail until it is`, false,
+			[]string{search},
+		},
+		"tools that no model can be told of": {
+			"they are not offered, which is said of those that are allowed; a pattern that matches one of them is not misspelt",
+			subAgent("desk", ofServer("odd", allow("a*", "good", "bad"), approved("bad"))),
+			[]client.Object{newServer("odd", unfit("arr"), unfit("array"), unfit("bad"), toolOf("good", v1alpha1.ToolEffectReadOnly), unfit("worse"))},
+			`Resolved: no model can be offered 3 of the tools of ToolServer "odd": its status.tools[].unusable says why`, false,
+			[]string{"good odd ReadOnly Other"},
 		},
 		"patterns that match nothing": {
 			"a misspelt approval lets a call through that somebody was to see",

@@ -42,8 +42,8 @@ func agentNews() predicate.Predicate {
 	}
 }
 
-// toolServerNews lets through what an Agent says of a ToolServer: what its tools are, and whether it is ready. A look that
-// found nothing new, and a spec that nobody has looked at yet, wake no Agent.
+// toolServerNews lets through what an Agent says of a ToolServer: what its tools are, whether it is ready, and whether it was asked
+// for them at all. A look that found nothing new wakes no Agent, nor does a new spec of a server whose tools are known.
 func toolServerNews() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -54,7 +54,7 @@ func toolServerNews() predicate.Predicate {
 			}
 			was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionReady)
 			is := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionReady)
-			return before.UID != after.UID || (was == nil) != (is == nil) ||
+			return before.UID != after.UID || (was == nil) != (is == nil) || asked(before) != asked(after) ||
 				(was != nil && (was.Status != is.Status || was.Reason != is.Reason)) ||
 				before.Status.ToolCount != after.Status.ToolCount || !slices.Equal(before.Status.Tools, after.Status.Tools)
 		},

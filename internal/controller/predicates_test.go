@@ -94,6 +94,17 @@ func TestToolServerNews(t *testing.T) {
 			}
 		})
 	}
+	never := func() *v1alpha1.ToolServer {
+		return altered(newServer("tickets"), unreached(v1alpha1.ReasonEndpointUnreachable))
+	}
+	corrected := altered(never(), func(s *v1alpha1.ToolServer) { s.Generation++ })
+	tried := altered(never(), func(s *v1alpha1.ToolServer) { s.Generation, s.Status.Conditions[0].ObservedGeneration = 2, 2 })
+	if !toolServerNews().Update(event.UpdateEvent{ObjectOld: never(), ObjectNew: corrected}) {
+		t.Error("a new spec of a server that was never reached must be let through: Turns wait until it was tried")
+	}
+	if !toolServerNews().Update(event.UpdateEvent{ObjectOld: corrected, ObjectNew: tried}) {
+		t.Error("that it was tried must be let through, also where it is as far away as before: Turns wait for it")
+	}
 	if !toolServerNews().Create(event.CreateEvent{Object: ready()}) || !toolServerNews().Delete(event.DeleteEvent{Object: ready()}) {
 		t.Error("a ToolServer that appears or goes must be looked at")
 	}

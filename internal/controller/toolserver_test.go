@@ -326,7 +326,7 @@ func TestWhatIsSaidOfManyTools(t *testing.T) {
 		s.Spec.Tools = append(s.Spec.Tools, v1alpha1.ToolDeclaration{Name: fmt.Sprintf("x%d", i)})
 	}
 	const want = `the server answers; it has no tool "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7" and more, which spec.tools names: check the spelling; ` +
-		`no model can be offered "t000", "t001", "t002", "t003", "t004", "t005", "t006", "t007" and more: the schema of the arguments is not a JSON Schema of an object; ` +
+		`no model can be offered "t000", "t001", "t002", "t003", "t004", "t005", "t006", "t007" and more: status.tools[].unusable says why; ` +
 		`status.tools lists the first 256 of its tools`
 	if got := discover(s, listing, now); got != want {
 		t.Errorf("got %s\nwant %s", got, want)
@@ -334,9 +334,41 @@ func TestWhatIsSaidOfManyTools(t *testing.T) {
 	if s.Status.ToolCount != 300 || len(s.Status.Tools) != 256 {
 		t.Errorf("got %d of %d tools, want 256 of 300", len(s.Status.Tools), s.Status.ToolCount)
 	}
+	for i, got := range s.Status.Tools {
+		if want := map[bool]string{true: `the type of the schema is not "object"`}[i < 10]; got.Unusable != want {
+			t.Errorf("%s is unusable because %q, want %q", got.Name, got.Unusable, want)
+		}
+	}
 	before := s.Status.LastDiscoveryTime
 	discover(s, toolservers.Listing{Tools: listing.Tools[:299]}, now.Add(time.Hour))
 	if s.Status.ToolCount != 299 || s.Status.LastDiscoveryTime.Equal(before) {
 		t.Error("a tool that goes beyond those that are listed is a change, too")
+	}
+}
+
+// TestWhyAToolIsUnusable is told once of a schema: of several things that are wrong any may be told, and each change is written.
+func TestWhyAToolIsUnusable(t *testing.T) {
+	wrong := func(schema string) toolservers.Listing {
+		return toolservers.Listing{Tools: []tool.Tool{{Tool: prompt.Tool{Name: "t"}, Schema: json.RawMessage(schema)}}}
+	}
+	const pattern = `{"type":"object","properties":{"a":{"type":"string","pattern":"("}}}`
+	s := &v1alpha1.ToolServer{}
+	discover(s, wrong(pattern), now)
+	why := s.Status.Tools[0].Unusable
+	if !strings.HasPrefix(why, "the schema cannot be used: ") || strings.Contains(why, "\n") || len(why) > 256 {
+		t.Errorf("got %q, want why, on one line", why)
+	}
+	s.Status.Tools[0].Unusable = "told before"
+	discover(s, wrong(pattern), now)
+	if got := s.Status.Tools[0].Unusable; got != "told before" {
+		t.Errorf("got %q of the same schema, want what was told before", got)
+	}
+	discover(s, wrong(`7`), now)
+	if got := s.Status.Tools[0].Unusable; got != "the schema is not a JSON object" {
+		t.Errorf("got %q of another schema, want what is wrong with that", got)
+	}
+	discover(s, wrong(`{"type":"object"}`), now)
+	if got := s.Status.Tools[0].Unusable; got != "" {
+		t.Errorf("got %q of a schema that is mended, want nothing", got)
 	}
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,12 +28,18 @@ const (
 // discover writes into the status of a server what it has said of itself and its tools, and returns what to tell people.
 func discover(s *v1alpha1.ToolServer, listing toolservers.Listing, now time.Time) string {
 	s.Status.ServerName, s.Status.ServerVersion, s.Status.ProtocolVersion = listing.ServerName, listing.ServerVersion, listing.ProtocolVersion
+	before := map[string]v1alpha1.DiscoveredTool{}
+	for _, t := range s.Status.Tools {
+		before[t.Name] = t
+	}
 	var tools []v1alpha1.DiscoveredTool
 	for _, t := range listing.Tools[:min(len(listing.Tools), maxDiscovered)] {
-		tools = append(tools, v1alpha1.DiscoveredTool{
+		found := v1alpha1.DiscoveredTool{
 			Name: t.Name, Description: oneLine(t.Description), Effect: v1alpha1.ToolEffect(t.Effect), Role: v1alpha1.ToolRole(t.Role),
 			SchemaHash: toolservers.SchemaHash(t.Schema),
-		})
+		}
+		found.Unusable = unusable(t, found.SchemaHash, before[t.Name])
+		tools = append(tools, found)
 	}
 	if count := int32(len(listing.Tools)); s.Status.LastDiscoveryTime == nil || count != s.Status.ToolCount || !slices.Equal(tools, s.Status.Tools) { //nolint:gosec // because a list has at most 1000 tools
 		s.Status.ToolCount, s.Status.Tools = count, tools
@@ -40,6 +47,19 @@ func discover(s *v1alpha1.ToolServer, listing toolservers.Listing, now time.Time
 		s.Status.LastDiscoveryTime = &found
 	}
 	return strings.Join(append([]string{"the server answers"}, remarks(s, listing.Tools)...), "; ")
+}
+
+// unusable says why no model can be offered a tool; nothing if one can. Of several things that are wrong with a schema any may be
+// told, so what was said before of the same schema stays: each change would be written, here and to the Agents that use it.
+func unusable(t tool.Tool, hash string, before v1alpha1.DiscoveredTool) string {
+	err := tool.Unusable(t)
+	switch {
+	case err == nil:
+		return ""
+	case before.SchemaHash == hash && before.Unusable != "":
+		return before.Unusable
+	}
+	return cmp.Or(oneLine(err.Error()), "the schema of its arguments cannot be used")
 }
 
 // remarks are what people should know of the tools of a server that answers.
@@ -55,7 +75,7 @@ func remarks(s *v1alpha1.ToolServer, tools []tool.Tool) []string {
 	}
 	offered := tool.Choose([]tool.Offer{{Server: s.Name, Tools: tools}}, nil, tool.Selection{Most: len(tools)})
 	if len(offered.Unusable) > 0 {
-		all = append(all, "no model can be offered "+quoted(offered.Unusable)+": the schema of the arguments is not a JSON Schema of an object")
+		all = append(all, "no model can be offered "+quoted(offered.Unusable)+": status.tools[].unusable says why")
 	}
 	if len(tools) > maxDiscovered {
 		all = append(all, fmt.Sprintf("status.tools lists the first %d of its tools", maxDiscovered))

@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -26,6 +28,8 @@ type toolHost struct {
 	// token that it asks for, unless it is empty, and whether it is out of order.
 	token  atomic.Pointer[string]
 	broken atomic.Bool
+	// held requests wait until it is closed; nil for none.
+	held atomic.Pointer[chan struct{}]
 }
 
 // newToolHost starts a server with these tools; the end of the spec stops it.
@@ -36,6 +40,13 @@ func newToolHost(tools ...string) *toolHost {
 	}
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return h.Server }, nil)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if gate := h.held.Load(); gate != nil {
+			select {
+			case <-*gate:
+			case <-r.Context().Done():
+				return
+			}
+		}
 		switch token := h.token.Load(); {
 		case h.broken.Load():
 			http.Error(w, "out of order", http.StatusServiceUnavailable)
@@ -56,9 +67,23 @@ func newToolHost(tools ...string) *toolHost {
 	return h
 }
 
-func (h *toolHost) add(name string) {
+// hold makes all requests wait until open is called, which the end of the spec does, too.
+func (h *toolHost) hold() (open func()) {
+	gate := make(chan struct{})
+	h.held.Store(&gate)
+	open = sync.OnceFunc(func() { close(gate) })
+	DeferCleanup(open)
+	return open
+}
+
+// patiently gives a server all the time that there is to answer.
+func patiently(s *v1alpha1.ToolServer) { s.Spec.ConnectTimeoutSeconds = 60 }
+
+func (h *toolHost) add(name string) { h.addWith(name, `{"type":"object"}`) }
+
+func (h *toolHost) addWith(name, schema string) {
 	h.AddTool(&mcp.Tool{
-		Name: name, Description: "It is " + name + ".", InputSchema: json.RawMessage(`{"type":"object"}`),
+		Name: name, Description: "It is " + name + ".", InputSchema: json.RawMessage(schema),
 		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: strings.HasPrefix(name, "search")},
 	}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return &mcp.CallToolResult{}, nil
@@ -206,6 +231,22 @@ var _ = Describe("An Agent with tools", func() {
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, ContainSubstring(`Agent "researcher", a sub-agent, does not exist`))
 	}, SpecTimeout(2*patience))
 
+	It("does not list the tools that no model can be offered", func(ctx SpecContext) {
+		s, host := newStage(ctx, ``), newToolHost("search_tickets")
+		host.addWith("remote", `{"type":"object","properties":{"a":{"$ref":"https://example.com/s.json"}}}`)
+		s.run(seldom)
+		s.create(ctx, s.basics(withTools("tickets"))...)
+		s.create(ctx, newToolServer("tickets", host.url))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, Equal(
+			`Ready: the server answers; no model can be offered "remote": status.tools[].unusable says why`))
+		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
+			`Resolved: no model can be offered 1 of the tools of ToolServer "tickets": its status.tools[].unusable says why [search_tickets]`))
+		var stored v1alpha1.ToolServer
+		Expect(apiClient.Get(ctx, s.key("tickets"), &stored)).To(Succeed())
+		Expect(stored.Status.Tools).To(HaveExactElements(
+			HaveField("Unusable", ContainSubstring("references to other documents are not followed: ")), HaveField("Unusable", BeEmpty())))
+	}, SpecTimeout(patience))
+
 	It("says that it leads back to itself, also when the circle is closed elsewhere", func(ctx SpecContext) {
 		s := newStage(ctx, ``)
 		s.run()
@@ -218,5 +259,54 @@ var _ = Describe("An Agent with tools", func() {
 				"Resolved: sub-agent %q leads back to this agent: limits.maxDepth bounds how deep that goes [%s]", through, through)))
 			says(ctx, s, &v1alpha1.Agent{}, name, agentReadiness, HavePrefix("Ready: "))
 		}
+	}, SpecTimeout(patience))
+})
+
+var _ = Describe("A Turn whose ToolServer is new", func() {
+	It("waits for the first look at it, and has its tools then", func(ctx SpecContext) {
+		s, host := newStage(ctx, `apiKeys: [right-key]`), newToolHost("search_tickets")
+		open := host.hold()
+		s.run(seldom)
+		s.create(ctx, append(s.basics(withTools("tickets")), newToolServer("tickets", host.url, patiently), newTurn("early"))...)
+		says(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(`Agent "support" is not ready: ToolServer "tickets" is not checked yet`))
+		Expect(s.turn(ctx, "early").StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
+		open()
+		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Preparation.ToolCount).To(BeEquivalentTo(2), "search_tickets and read_artifact")
+		Expect(t.Status.Preparation.ToolServersMissing).To(BeEmpty())
+	}, SpecTimeout(patience))
+
+	It("waits for a Secret that comes after it", func(ctx SpecContext) {
+		s, host := newStage(ctx, `apiKeys: [right-key]`), newToolHost("search_tickets")
+		host.token.Store(new("right-token"))
+		s.run()
+		s.create(ctx, append(s.basics(withTools("tickets")), newTurn("early"), newToolServer("tickets", host.url, func(o *v1alpha1.ToolServer) {
+			o.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "tickets", Key: "token"}
+		}))...)
+		says(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(
+			`Agent "support" is not ready: ToolServer "tickets" could not be asked for its tools yet (SecretNotFound)`))
+		s.create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "tickets"}, StringData: map[string]string{"token": "right-token"}})
+		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Preparation.ToolCount).To(BeEquivalentTo(2), "search_tickets and read_artifact")
+	}, SpecTimeout(patience))
+
+	It("runs without its tools, and says so, where it cannot be reached", func(ctx SpecContext) {
+		s, host := newStage(ctx, `apiKeys: [right-key]`), newToolHost("search_tickets")
+		host.broken.Store(true)
+		s.run()
+		s.create(ctx, append(s.basics(withTools("tickets")), newToolServer("tickets", host.url), newTurn("early"))...)
+		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Preparation.ToolCount).To(BeZero())
+		Expect(t.Status.Preparation.ToolServersMissing).To(Equal([]string{"tickets"}))
+		const without = "without the tools of ToolServer tickets, which nobody had ever reached when the turn began"
+		Expect(meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionPrepared).Message).To(Equal("the prompt was prepared, but " + without))
+		Eventually(s.events).WithArguments(ctx, "Turn", "early").Should(ConsistOf("Warning ToolsMissing", "Normal Succeeded"))
+		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
+			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable) and was never reached: turns run without its tools until it is []`))
+
+		host.broken.Store(false)
+		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal("Resolved: all tool servers and sub-agents are there [search_tickets]"))
+		s.create(ctx, newTurn("late"))
+		Expect(s.reaches(ctx, "late", v1alpha1.TurnReasonCompleted).Status.Preparation.ToolServersMissing).To(BeEmpty())
 	}, SpecTimeout(patience))
 })
