@@ -1,22 +1,23 @@
 // Package redact makes texts that a server wrote fit for messages: bounded, printable, and free of the credentials that it was
 // sent, which some servers repeat.
+//
+// A credential is found as it is and as formats write it: with escapes of JSON, URLs and HTML, also mixed and one within the
+// other, within base64 at any place, and with white space put into it. Servers may hide it in ways without number (a cipher, one letter to
+// a line with a dash between): nobody can look for all of them, and a server that means harm has the credential anyway.
 package redact
 
 import (
-	"encoding/json"
-	"html"
-	"net/url"
+	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
 const (
-	// maxExamined bounds what is looked at of a text, in bytes.
+	// maxExamined bounds what is looked at of a text for a message, in bytes.
 	maxExamined = 16 << 10
 	// minSecret is the shortest text that is taken for a secret, in bytes.
 	minSecret = 4
-	// window is how much of a secret gives it away, in bytes: a server may show a part of a key.
+	// window is how much of a secret gives it away in a message, in bytes: a server may show a part of a key.
 	window = 12
 
 	redacted = "[redacted]"
@@ -24,100 +25,73 @@ const (
 
 // Redactor knows the credentials of one server. It is safe for concurrent use.
 type Redactor struct {
-	// forms are the secrets in the forms in which a server may write them, without white space.
-	forms []string
-	// bare are the secrets as they are.
-	bare []string
+	forms []form
 }
 
 // New returns a redactor of secrets; one of less than 4 bytes is not taken for one.
 func New(secrets ...string) *Redactor {
 	r := &Redactor{}
-	for _, secret := range secrets {
-		if len(secret) >= minSecret {
-			r.bare = append(r.bare, secret)
-		}
-		forms := []string{secret, url.QueryEscape(secret), html.EscapeString(secret)}
-		if quoted, err := json.Marshal(secret); err == nil {
-			forms = append(forms, string(quoted[1:len(quoted)-1]))
-		}
-		for _, form := range forms {
-			if form, _ := pack(form); len(form) >= minSecret {
-				r.forms = append(r.forms, form)
-			}
-		}
+	for _, text := range slices.Compact(slices.Sorted(slices.Values(formsOf(secrets)))) {
+		r.forms = append(r.forms, newForm(text))
 	}
 	return r
 }
 
-// Line returns a text as one printable line of at most so many code points, and an ellipsis where it was longer. Shortening
-// comes last: it could leave a part of a secret.
+// Line returns a text as one printable line of at most so many code points, and an ellipsis where it was longer. Parts of
+// secrets are left out, too, from 12 bytes on. Shortening comes last: it could leave a part of a secret.
 func (r *Redactor) Line(text string, most int) string {
 	return shorten(r.redact(oneLine(text[:min(len(text), maxExamined)])), most)
 }
 
-// Text returns a text of at most so many code points, and an ellipsis where it was longer, with its lines as they are.
+// Text returns a text of at most so many code points, and an ellipsis where it was longer, with its lines as they are, and
+// otherwise as Line does.
 func (r *Redactor) Text(text string, most int) string {
 	return shorten(r.redact(printable(text[:min(len(text), maxExamined)])), most)
 }
 
-// Whole returns all of a text without the secrets as they are, whole: for texts of any length, which are no messages.
+// Whole returns all of a text without the secrets, for texts of any length, which are no messages: the rest of it stays as it is.
+// Of a secret of 16 bytes or more, a part of three quarters is left out, too. Less of it, and a part of a shorter one, cannot be
+// told from what the text has to say, and stays. The time that it takes grows with the length of the text, and not faster.
 func (r *Redactor) Whole(text string) string {
-	for _, secret := range r.bare {
-		text = strings.ReplaceAll(text, secret, redacted)
+	if len(r.forms) == 0 {
+		return text
 	}
-	return text
+	return replace(text, r.scan(text))
 }
 
-// redact replaces all parts of secrets, also where white space was put into them.
+// redact replaces all parts of secrets.
 func (r *Redactor) redact(text string) string {
-	packed, places := pack(text)
-	hidden := make([]bool, len(text))
-	for _, secret := range r.forms {
-		hide(packed, places, secret, hidden)
+	var hidden []span
+	var vs views
+	for v := range vs.of(text, true) {
+		for i := range r.forms {
+			hidden = r.forms[i].parts(v, hidden)
+		}
 	}
+	return replace(text, hidden)
+}
+
+// span is a part of a text, from a byte up to another.
+type span struct{ from, to int }
+
+// replace replaces parts of a text.
+func replace(text string, hidden []span) string {
+	if len(hidden) == 0 {
+		return text
+	}
+	slices.SortFunc(hidden, func(a, b span) int { return a.from - b.from })
 	var out strings.Builder
-	for i := range len(text) {
-		switch {
-		case !hidden[i]:
-			out.WriteByte(text[i])
-		case i == 0 || !hidden[i-1]:
+	out.Grow(len(text))
+	end := -1 // of the part before
+	for _, h := range hidden {
+		if h.from > end {
+			out.WriteString(text[max(end, 0):h.from])
 			out.WriteString(redacted)
 		}
+		end = max(end, h.to)
 	}
+	out.WriteString(text[end:])
 	return out.String()
-}
-
-// pack leaves white space out of a text and returns the place of each byte that is left.
-func pack(text string) (packed string, places []int) {
-	var out strings.Builder
-	for i := 0; i < len(text); {
-		r, size := utf8.DecodeRuneInString(text[i:])
-		for end := i + size; i < end; i++ {
-			if !unicode.IsSpace(r) {
-				out.WriteByte(text[i])
-				places = append(places, i)
-			}
-		}
-	}
-	return out.String(), places
-}
-
-// hide marks what a packed text and a secret have in common, from window bytes on, or all of a shorter secret.
-func hide(packed string, places []int, secret string, hidden []bool) {
-	size := min(window, len(secret))
-	parts := map[string]bool{}
-	for i := range len(secret) - size + 1 {
-		parts[secret[i:i+size]] = true
-	}
-	for i := range max(0, len(packed)-size+1) {
-		if !parts[packed[i:i+size]] {
-			continue
-		}
-		for place := places[i]; place <= places[i+size-1]; place++ {
-			hidden[place] = true
-		}
-	}
 }
 
 // oneLine makes a text printable, on one line.

@@ -1,0 +1,150 @@
+package redact
+
+import (
+	"bytes"
+	"encoding/base64"
+	"strings"
+	"unicode"
+)
+
+const (
+	// minRest is the shortest text after the scheme of a header's value that is taken for a secret of its own, and minCore the
+	// shortest text within base64, in bytes: what is shorter turns up by chance.
+	minRest = 8
+	minCore = 6
+	// minParted is the shortest form of which a part gives the secret away in any text, in bytes.
+	minParted = 16
+)
+
+// form is one of the texts that give a secret away, as it stands in a view: without white space.
+type form struct {
+	text []byte
+	// pivot is the part of it that is looked for, and start its place. What is found is followed to both sides as far as it is
+	// the form, and counts from so many bytes on.
+	pivot []byte
+	start int
+	least int
+	// windows are its parts that give it away in a message.
+	windows map[string]bool
+}
+
+// newForm returns a form. Its pivot is the middle half, which is in each part of three quarters, so that one search finds
+// all of them. A middle that repeats itself would be found over and over where a text repeats it; such a form counts as a whole.
+func newForm(text string) form {
+	f := form{text: []byte(text), least: len(text), windows: map[string]bool{}}
+	f.pivot = f.text
+	if quarter := len(text) / 4; len(text) >= minParted {
+		if middle := f.text[quarter : len(text)-quarter]; period(middle) > len(middle)/4 {
+			f.pivot, f.start, f.least = middle, quarter, len(text)-quarter
+		}
+	}
+	size := min(window, len(text))
+	for i := range len(text) - size + 1 {
+		f.windows[text[i:i+size]] = true
+	}
+	return f
+}
+
+// period is by how much a text must be moved to fall on itself.
+func period(text []byte) int {
+	for p := 1; p < len(text); p++ {
+		if bytes.HasPrefix(text, text[p:]) {
+			return p
+		}
+	}
+	return len(text)
+}
+
+// whole finds what gives the form away in any text, and adds its places.
+func (f *form) whole(v *view, found []span) []span {
+	for at := 0; ; {
+		i := bytes.Index(v.text[at:], f.pivot)
+		if i < 0 {
+			return found
+		}
+		from, to := at+i, at+i+len(f.pivot)
+		at = from + 1
+		for j := f.start; j > 0 && from > 0 && v.text[from-1] == f.text[j-1]; j-- {
+			from--
+		}
+		for j := f.start + len(f.pivot); j < len(f.text) && to < len(v.text) && v.text[to] == f.text[j]; j++ {
+			to++
+		}
+		if to-from >= f.least && (len(f.text) >= window || v.together(from, to)) {
+			found = append(found, v.source(from, to))
+			at = to
+		}
+	}
+}
+
+// parts finds what gives the form away in a message, and adds its places.
+func (f *form) parts(v *view, found []span) []span {
+	size := min(window, len(f.text))
+	for i := range max(0, len(v.text)-size+1) {
+		if f.windows[string(v.text[i:i+size])] {
+			found = append(found, v.source(i, i+size))
+		}
+	}
+	return found
+}
+
+// formsOf are the texts that give secrets away. Escapes are undone before they are looked for, so that they need no forms of
+// their own, but where undoing them changes the secret.
+func formsOf(secrets []string) []string {
+	var all []string
+	var vs views
+	for _, secret := range secrets {
+		for _, s := range credentials(secret) {
+			if len(s) < minSecret {
+				continue
+			}
+			for v := range vs.of(s, false) {
+				if len(v.text) >= minSecret {
+					all = append(all, string(v.text))
+				}
+			}
+			if strings.Contains(s, " ") {
+				all = append(all, strings.ReplaceAll(s, " ", "+")) // as in the query of a URL
+			}
+			all = append(all, cores(s)...)
+		}
+	}
+	return all
+}
+
+// credentials are a secret and what of it is one by itself: what comes after a scheme, such as Bearer, and the password of
+// Basic.
+func credentials(secret string) []string {
+	all := []string{secret}
+	scheme, rest, _ := strings.Cut(strings.TrimSpace(secret), " ")
+	if rest = strings.TrimSpace(rest); len(rest) < minRest || strings.ContainsFunc(rest, unicode.IsSpace) {
+		return all
+	}
+	all = append(all, rest)
+	if strings.EqualFold(scheme, "Basic") {
+		if pair, err := base64.StdEncoding.DecodeString(rest); err == nil {
+			_, password, _ := strings.Cut(string(pair), ":")
+			all = append(all, string(pair), password)
+		}
+	}
+	return all
+}
+
+// cores are what is the same in base64 of all texts that hold a secret: with none, one or two bytes of another before it within
+// a group of three, and without the digits that it shares with what stands around it.
+func cores(secret string) []string {
+	var all []string
+	for before := range 3 {
+		digits := base64.RawStdEncoding.EncodeToString([]byte("\x00\x00"[:before] + secret))
+		first := (before*8 + 5) / 6
+		core := digits[first : (before+len(secret))*8/6]
+		if len(core) < minCore {
+			continue
+		}
+		all = append(all, core)
+		if other := strings.NewReplacer("+", "-", "/", "_").Replace(core); other != core {
+			all = append(all, other)
+		}
+	}
+	return all
+}
