@@ -35,14 +35,17 @@ func Block(text string) string {
 }
 
 // Line cleans text that must stay on one line: as Block, and every run of white space becomes one space.
-func Line(text string) string {
+func Line(text string) string { return escaper.Replace(StripLine(text)) }
+
+// StripLine cleans a text as Line does, but for &, < and >, which stay as they are: it is not safe in a prompt yet.
+func StripLine(text string) string {
 	// White space is folded before characters are removed, or a removed line separator would join two words; and
 	// once more after, for words that were made of removed characters only.
 	folded := fold(text)
 	if stripped := Strip(folded); stripped != folded {
 		folded = fold(stripped)
 	}
-	return escaper.Replace(folded)
+	return folded
 }
 
 // Item cleans text of several lines that is one entry of a list: as Block, without the line breaks around it and with its

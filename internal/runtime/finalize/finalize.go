@@ -8,6 +8,7 @@ import (
 
 	"github.com/shopspring/decimal"
 
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -86,7 +87,7 @@ type Decision struct {
 
 // Record of a Turn.
 type Record struct {
-	// Citations are sources of facts, without repeats, in their order, at most MaxLocalCitations.
+	// Citations are sources of facts, one line each, without repeats, in their order, at most MaxLocalCitations.
 	Citations []string `json:"citations,omitempty"`
 	// Usage over all models.
 	Usage model.Usage `json:"usage"`
@@ -129,6 +130,7 @@ func cite(in Input, r *Record) error {
 	}
 	seen := map[string]bool{}
 	for _, source := range in.Sources {
+		source = fence.StripLine(source) // a context pack may write anything
 		if source == "" || seen[source] || len(r.Citations) == MaxLocalCitations {
 			continue
 		}

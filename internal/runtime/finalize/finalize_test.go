@@ -26,6 +26,7 @@ func TestCitations(t *testing.T) {
 		want   []string
 	}{
 		"order":      {"in the order of the facts, each once, blank ones left out", Input{Answered: true, ShowCitations: true, Sources: []string{"b", "", "a", "b", "a"}}, []string{"b", "a"}},
+		"lines":      {"one line each, as URLs are", Input{Answered: true, ShowCitations: true, Sources: []string{"a\nb \x1b[31mc?d&e\u2028f", "a b [31mc?d&e f", "\n\x00"}}, []string{"a b [31mc?d&e f"}},
 		"cap":        {"at most eight", Input{Answered: true, ShowCitations: true, Sources: ten}, ten[:8]},
 		"hidden":     {"none if they are to be hidden", Input{Answered: true, Sources: ten}, nil},
 		"unanswered": {"none without an answer", Input{ShowCitations: true, Sources: ten}, nil},
