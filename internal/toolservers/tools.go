@@ -11,6 +11,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/mcp"
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/secrets"
@@ -50,13 +51,10 @@ func (c *Cache) Discover(ctx context.Context, s *v1alpha1.ToolServer) (Listing, 
 	}, nil
 }
 
-// cut makes a text fit for a field of so many characters.
+// cut makes a text fit for a field of so many characters: on one line, without those that no terminal should get.
 func cut(text string, most int) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most])
-	}
-	return text
+	kept, _ := fence.Cap(fence.StripLine(text), most)
+	return strings.TrimSpace(kept)
 }
 
 // Tools returns the tools of a server, by name, as they were known at most a minute ago. It connects if need be, and then takes no longer than

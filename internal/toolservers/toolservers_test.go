@@ -84,6 +84,23 @@ func TestToolsAreAsDeclared(t *testing.T) {
 	}
 }
 
+// TestWhatAServerSaysOfItself is for a status, whatever it says.
+func TestWhatAServerSaysOfItself(t *testing.T) {
+	s := serve(t, "a")
+	s.Server = sdk.NewServer(&sdk.Implementation{Name: "\x1b[31mTickets\n& more\xff\u202e" + strings.Repeat("é", 300), Version: "1\u2028 token-0 " + strings.Repeat("x", 100)}, nil)
+	_, c := newWorld(t)
+	l, err := c.Discover(patient(t), object(s.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "[31mTickets & more\uFFFD" + strings.Repeat("é", 253-19); l.ServerName != want {
+		t.Errorf("server name %q, want one line of 253 characters: %q", l.ServerName, want)
+	}
+	if want := "1 [redacted] " + strings.Repeat("x", 64-13); l.ServerVersion != want {
+		t.Errorf("server version %q, want one line of 64 characters, without the credential: %q", l.ServerVersion, want)
+	}
+}
+
 func TestOneConnectionForAll(t *testing.T) {
 	s := serve(t, "a")
 	w, c := newWorld(t)
