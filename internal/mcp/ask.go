@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// lastWord is how much longer than it may take a connection is waited for that is being made: it knows why it took too long.
+const lastWord = 250 * time.Millisecond
+
 // Tools returns what the server offers, asked within maxAge, connecting if need be. Where that fails it returns an *Error, and beside it what was known before, nil for nothing.
 func (c *Client) Tools(ctx context.Context, maxAge time.Duration) (*Listing, error) {
 	known, enough, err := c.enough(maxAge)
@@ -56,8 +59,10 @@ func (c *Client) ask(ctx context.Context, patience bool) (*Listing, error) {
 	caller := ctx
 	ctx, cancel := context.WithTimeout(caller, c.cfg.ConnectTimeout)
 	defer cancel()
+	connecting, cancel := context.WithTimeout(caller, c.cfg.ConnectTimeout+lastWord)
+	defer cancel()
 	for again := true; ; again = false {
-		s, made, err := c.connected(ctx, patience)
+		s, made, err := c.connected(connecting, patience)
 		if err != nil {
 			return nil, c.discovery(ctx, err)
 		}

@@ -82,6 +82,7 @@ type Client struct {
 	transport *http.Transport
 	http      *http.Client
 	redactor  *redact.Redactor
+	share     *room
 	// life ends all requests but the last one of each session, which takes leave.
 	life context.Context //nolint:containedctx // because it is the life of the connection, not of a call
 	end  context.CancelFunc
@@ -112,7 +113,7 @@ func New(cfg Config) *Client {
 	if cfg.Idle == 0 {
 		cfg.Idle = DefaultIdle
 	}
-	c := &Client{cfg: cfg, transport: netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots), changed: make(chan struct{}, 1), pause: newPause()}
+	c := &Client{cfg: cfg, transport: netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots), changed: make(chan struct{}, 1), pause: newPause(), share: newRoom(serverRoom)}
 	c.transport.IdleConnTimeout = idleConnection
 	c.http = &http.Client{Transport: &headers{base: c.transport, cfg: &c.cfg}, CheckRedirect: netpolicy.CheckRedirect}
 	secrets := []string{cfg.Token}
@@ -241,15 +242,17 @@ type headers struct {
 func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 	out := req.Clone(req.Context())
 	for _, header := range h.cfg.Headers {
-		if !isProtocol(header.Name) {
-			out.Header.Set(header.Name, header.Value)
+		if isProtocol(header.Name) {
+			continue
+		}
+		out.Header.Set(header.Name, header.Value)
+		switch http.CanonicalHeaderKey(header.Name) {
+		case "Idempotency-Key", "X-Idempotency-Key":
+			out.GetBody = nil // with it, net/http would take any such header for leave to send a call again of its own accord
 		}
 	}
 	if h.cfg.Token != "" {
 		out.Header.Set("Authorization", "Bearer "+h.cfg.Token)
-	}
-	if out.Header.Get("Idempotency-Key") != "" || out.Header.Get("X-Idempotency-Key") != "" {
-		out.GetBody = nil // with it, net/http would send a call again of its own accord
 	}
 	return h.base.RoundTrip(out)
 }

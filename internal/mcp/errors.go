@@ -20,6 +20,9 @@ const (
 	// maxDetail bounds what a message quotes of a server, and maxMessage what a tool says of its failure, in code points.
 	maxDetail  = 300
 	maxMessage = 2000
+
+	// setURL is what to do about a server that redirects.
+	setURL = "set mcp.url to the final one"
 )
 
 // Kind is what is wrong with a server.
@@ -75,7 +78,9 @@ func (c *Client) discovery(ctx context.Context, err error) *Error {
 	case errors.Is(err, errLimit):
 		return as(Protocol, c.redactor.Line(err.Error(), maxDetail), "")
 	case errors.Is(err, netpolicy.ErrRedirect):
-		return as(Protocol, "the server redirects to another address: set mcp.url to the final one", "")
+		return as(Protocol, "the server redirects to another address: "+setURL, "")
+	case errors.Is(err, errSlow):
+		return as(Unreachable, errSlow.Error(), "")
 	case errors.Is(err, errTooLong), errors.Is(err, errProtocol):
 		return as(Protocol, fmt.Sprintf("what answers at mcp.url is not an MCP server over streamable HTTP (%s): check its path", rootOf(err)), "")
 	case isTrust(err):
@@ -135,9 +140,11 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 	case refused && kindOf(said.status) == Refused:
 		return withStatus(tool.Denied, said)
 	case errors.Is(err, errMoved):
-		return as(tool.OutcomeUnknown, "%s", errMoved)
-	case errors.Is(err, netpolicy.ErrRedirect), errors.Is(err, errSession):
-		return as(tool.Unavailable, "%s, and the call was not made", rootOf(err))
+		return as(tool.OutcomeUnknown, "%s: %s", errMoved, setURL)
+	case errors.Is(err, netpolicy.ErrRedirect):
+		return as(tool.Unavailable, "%s, and the call was not made: %s", netpolicy.ErrRedirect, setURL)
+	case errors.Is(err, errSession):
+		return as(tool.Unavailable, "%s, and the call was not made", errSession)
 	case !ex.sent.Load():
 		failure := c.discovery(ctx, err)
 		return &tool.Error{Class: tool.Unavailable, Message: c.prefix() + failure.Message, Said: failure.Said, Err: err}
@@ -147,7 +154,7 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 		return withStatus(tool.Failed, said)
 	case refused:
 		return withStatus(tool.Unavailable, said)
-	case errors.Is(err, errTooLong), errors.Is(err, errProtocol):
+	case errors.Is(err, errTooLong), errors.Is(err, errSlow), errors.Is(err, errProtocol):
 		return as(tool.OutcomeUnknown, "%s", rootOf(err))
 	}
 	return as(tool.OutcomeUnknown, "%s", errBroken)
@@ -157,7 +164,7 @@ func (c *Client) prefix() string { return fmt.Sprintf("tool server %q: ", c.cfg.
 
 // rootOf is the one of this package's errors that is in an error.
 func rootOf(err error) error {
-	for _, known := range []error{errTooLong, errProtocol, errSession, netpolicy.ErrRedirect, errBroken} {
+	for _, known := range []error{errTooLong, errSlow, errProtocol, errSession, netpolicy.ErrRedirect, errBroken} {
 		if errors.Is(err, known) {
 			return known
 		}

@@ -65,16 +65,17 @@ func (s *stream) readLine() ([]byte, error) {
 			return nil, errTooLong
 		}
 		if s.size += len(part); s.size > freeBytes && !s.standing {
-			if err := s.ex.hold(s.ctx, MaxResponseBytes, s.cancel); err != nil {
+			if err := s.ex.hold(s.ctx, s.wire.share, MaxResponseBytes, s.cancel); err != nil {
 				return nil, err
 			}
+			s.ex.came(len(part))
 		}
 		s.line = append(s.line, part...)
 		if err == nil {
 			return bytes.TrimRight(s.line, "\r\n"), nil
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {
-			return nil, err
+			return nil, s.tooSlow(err)
 		}
 	}
 }

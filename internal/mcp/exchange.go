@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -21,10 +20,9 @@ type exchange struct {
 	response []byte
 	// cut is why there is no response, where the SDK would not say.
 	cut error
-	// owned says that somebody frees what is held: the bytes of large answers, until slow cuts the answer off.
+	// owned says that somebody frees what is held: the room of a large answer.
 	owned bool
-	held  int64
-	slow  *time.Timer
+	held  *held
 }
 
 type exchangeKey struct{}
@@ -46,6 +44,9 @@ func (ex *exchange) keep(response []byte) {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
 	ex.response = response
+	if ex.held != nil {
+		ex.held.arrived()
+	}
 }
 
 func (ex *exchange) fail(cause error) {

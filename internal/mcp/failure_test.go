@@ -76,10 +76,10 @@ func TestFailedCalls(t *testing.T) {
 		"refused":       {"who knows what an error is about that names no request", answer(400, jsonType, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad `+token+`"}}`), tool.Failed, "the server refused the request (HTTP 400)"},
 		"504, JSON":     {"a gateway's error is none of the protocol", answer(504, jsonType, `{"error":{"code":504,"message":"upstream"}}`), tool.OutcomeUnknown, "the server failed (HTTP 504)"},
 		"408":           {"nor is that of one that waited for the rest", answer(408, jsonType, `{"error":{"code":1,"message":"late"}}`), tool.OutcomeUnknown, "HTTP 408"},
-		"302":           {"the result may be there", moved(302), tool.OutcomeUnknown, "the server redirects elsewhere, and may have dealt with the request"},
+		"302":           {"the result may be there", moved(302), tool.OutcomeUnknown, "the server redirects elsewhere, and may have dealt with the request: set mcp.url to the final one"},
 		"303":           {"the result is there", moved(303), tool.OutcomeUnknown, "the server redirects elsewhere, and may have dealt with the request"},
 		"303, nowhere":  {"wherever that is", answer(303, "", ""), tool.OutcomeUnknown, "HTTP 303"},
-		"307":           {"the call is to be made elsewhere", moved(307), tool.Unavailable, "the server redirects elsewhere, and the call was not made"},
+		"307":           {"the call is to be made elsewhere", moved(307), tool.Unavailable, "the server redirects elsewhere, and the call was not made: set mcp.url to the final one"},
 		"hung up":       {"it had the request", hangUp, tool.OutcomeUnknown, "the connection broke before the response was there"},
 		"half an event": {"it had begun to answer", answer(200, events, "data: {\"jsonrpc\":"), tool.OutcomeUnknown, "the connection broke"},
 		"no event":      {"it had nothing to say", answer(200, events, ""), tool.OutcomeUnknown, "the connection broke"},
@@ -129,6 +129,78 @@ func TestFailedCalls(t *testing.T) {
 			s.tamper(nil)
 			if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
 				t.Errorf("the next call = %q, %v; want its result", got, err)
+			}
+		})
+	}
+}
+
+// TestACallIsSentOnce has a server hang up on a call that comes in a connection which was used before: net/http sends such a
+// request again of its own accord if a header says that this does no harm.
+func TestACallIsSentOnce(t *testing.T) {
+	for name, header := range map[string]mcp.Header{
+		"no such header": {Name: "X-Team", Value: "blue"}, "the header": {Name: "Idempotency-Key", Value: "k"}, "its older name": {Name: "x-idempotency-key", Value: "k"},
+		"an empty one": {Name: "Idempotency-Key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, &sdk.StreamableHTTPOptions{JSONResponse: true}, says("hello", "hi"))
+			c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Headers = []mcp.Header{header} })
+			if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+				t.Fatalf("Call = %q, %v", got, err)
+			}
+			used := map[string]bool{}
+			for _, r := range s.requests() {
+				used[r.RemoteAddr] = true
+			}
+			addresses := make(chan string, 10)
+			s.tamper(calls(func(w http.ResponseWriter, r *http.Request) {
+				addresses <- r.RemoteAddr
+				hangUp(w, r)
+			}))
+			if e := failure(t, c, "hello"); e.Class != tool.OutcomeUnknown {
+				t.Errorf("Call = %s %q, want it unknown", e.Class, e.Error())
+			}
+			if len(addresses) != 1 || !used[<-addresses] {
+				t.Errorf("the call was sent %d times more, want it once, in a connection that was used before", len(addresses))
+			}
+		})
+	}
+}
+
+// TestASlowServerLeavesTheOthersAlone has one announce large answers, begin them, and not go on.
+func TestASlowServerLeavesTheOthersAlone(t *testing.T) {
+	for name, tc := range map[string]struct{ kind, length, begin string }{
+		"events":               {events, "", "data: "},
+		"JSON":                 {jsonType, "", ""},
+		"JSON of known length": {jsonType, "8000000", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			begun := make(chan struct{}, 8)
+			slow := serve(t, nil, says("hello", ""))
+			slow.tamper(calls(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", tc.kind)
+				if tc.length != "" {
+					w.Header().Set("Content-Length", tc.length)
+				}
+				_, _ = w.Write([]byte(tc.begin + strings.Repeat("x", 300<<10))) // a client that is gone shows in the test
+				_ = http.NewResponseController(w).Flush()                       // likewise
+				begun <- struct{}{}
+				<-r.Context().Done()
+			}))
+			ctx, leave := context.WithCancel(patient(t))
+			var all sync.WaitGroup
+			defer all.Wait()
+			defer leave()
+			stuck := client(t, slow.URL)
+			for range cap(begun) {
+				all.Go(func() { _, _ = call(ctx, stuck, "hello", `{}`) }) // it ends with the test
+			}
+			for range cap(begun) {
+				<-begun
+			}
+			want := strings.Repeat("y", 1<<20)
+			other := serve(t, nil, says("big", want))
+			if got, err := call(patient(t), client(t, other.URL), "big", `{}`); err != nil || got != want {
+				t.Errorf("a large answer of another server = %d bytes, %v; want it at once", len(got), err)
 			}
 		})
 	}

@@ -69,15 +69,19 @@ type wireTool struct {
 func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 	l := &Listing{}
 	if hello := s.InitializeResult(); hello != nil {
-		l.ProtocolVersion = hello.ProtocolVersion
+		l.ProtocolVersion = c.redactor.Whole(hello.ProtocolVersion)
 		if hello.ServerInfo != nil {
-			l.ServerName, l.ServerVersion = hello.ServerInfo.Name, hello.ServerInfo.Version
+			l.ServerName, l.ServerVersion = c.redactor.Whole(hello.ServerInfo.Name), c.redactor.Whole(hello.ServerInfo.Version)
 		}
 	}
 	seen := map[string]bool{}
 	cursor, left := "", MaxListBytes
-	for range maxPages {
+	for pages := range maxPages {
 		page, size, err := s.page(ctx, cursor)
+		if err != nil && pages > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return nil, fmt.Errorf("%w: its list of tools has no end, or is too slow for connectTimeoutSeconds: pages within %s: %d, and each names another",
+				errLimit, c.cfg.ConnectTimeout, pages)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -85,8 +89,8 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 			return nil, fmt.Errorf("%w: its list of tools exceeds %d MiB", errLimit, MaxListBytes>>20)
 		}
 		for _, t := range page.Tools {
-			if t.Name == "" || len(t.Name) > MaxName || !utf8.ValidString(t.Name) || seen[t.Name] {
-				continue // it could not be called, or not be told from another
+			if t.Name == "" || len(t.Name) > MaxName || !utf8.ValidString(t.Name) || seen[t.Name] || c.redactor.Whole(t.Name) != t.Name {
+				continue // it could not be called, not be told from another, or not be named
 			}
 			seen[t.Name] = true
 			l.Tools = append(l.Tools, c.tool(t))
@@ -149,13 +153,14 @@ func (c *Client) tool(t wireTool) Tool {
 	if description == "" {
 		description = t.Title
 	}
-	if len(description) > MaxDescription {
-		description = description[:MaxDescription] + "..."
+	// It is cut last: that could leave a part of a credential.
+	if description = c.redactor.Whole(strings.ToValidUTF8(description, "\uFFFD")); len(description) > MaxDescription {
+		description = strings.ToValidUTF8(description[:MaxDescription], "") + "..."
 	}
-	kept := Tool{Name: t.Name, Description: c.redactor.Whole(strings.ToValidUTF8(description, "\uFFFD")), Schema: anything, Effect: tool.Destructive}
+	kept := Tool{Name: t.Name, Description: description, Schema: anything, Effect: tool.Destructive}
 	var schema bytes.Buffer
-	if err := json.Compact(&schema, t.InputSchema); err == nil && bytes.HasPrefix(schema.Bytes(), []byte("{")) {
-		kept.Schema = slices.Clone(schema.Bytes())
+	if err := json.Compact(&schema, []byte(c.redactor.Whole(string(t.InputSchema)))); err == nil && bytes.HasPrefix(schema.Bytes(), []byte("{")) {
+		kept.Schema = slices.Clone(schema.Bytes()) // what was no JSON without a credential is like no schema
 	}
 	if hints := t.Annotations; hints != nil {
 		switch {

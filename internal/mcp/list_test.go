@@ -113,6 +113,9 @@ func TestHostileLists(t *testing.T) {
 			}
 			return `{"tools":[{"name":"b"}]}`
 		}, 2, ""},
+		"credentials": {"a list is kept, and shown", func(string) string {
+			return `{"tools":[{"name":"` + token + `"},{"name":"a","description":"` + strings.Repeat("x", mcp.MaxDescription-10) + token + `","inputSchema":{"type":"object","default":"%2Dx` + token + `"}}]}`
+		}, 1, ""},
 		"odd names": {"what cannot be called is left out, and so is what cannot be told apart", func(string) string {
 			return `{"tools":[{"name":""},{"name":"` + strings.Repeat("x", 129) + `"},{"name":"a"},{"name":"a"}]}`
 		}, 1, ""},
@@ -139,11 +142,45 @@ func TestHostileLists(t *testing.T) {
 				t.Errorf("%d tools, want %d: %s", len(l.Tools), tc.tools, tc.reason)
 			}
 			for _, known := range l.Tools {
+				if said := fmt.Sprintf("%+v %s", known, known.Schema); strings.Contains(said, token[:9]) {
+					t.Errorf("tool %.200s, want it without the credential", said)
+				}
 				if !strings.HasPrefix(string(known.Schema), "{") || !json.Valid(known.Schema) {
 					t.Errorf("tool %q has the schema %s, want an object", known.Name, known.Schema)
 				}
 			}
 		})
+	}
+}
+
+// TestAListWithoutEnd has a server that takes its time over each page, and has always one more.
+func TestAListWithoutEnd(t *testing.T) {
+	s := serve(t, nil, says("hello", ""))
+	var pages atomic.Int32
+	s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+		if m.Method == "tools/list" && pages.Add(1) == 4 {
+			<-r.Context().Done()
+			return true
+		}
+		return lists(func(string) string { return fmt.Sprintf(`{"tools":[],"nextCursor":"%d"}`, pages.Load()) })(w, r, m)
+	})
+	_, err := client(t, s.URL, func(cfg *mcp.Config) { cfg.ConnectTimeout = time.Second }).Discover(patient(t))
+	const want = "the server offers too much: its list of tools has no end, or is too slow for connectTimeoutSeconds: pages within 1s: 3, and each names another"
+	if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Protocol || e.Error() != want {
+		t.Errorf("Discover = %v, want %q", err, want)
+	}
+}
+
+// TestAServerThatIsNamedAfterItsToken must not have that shown.
+func TestAServerThatIsNamedAfterItsToken(t *testing.T) {
+	s := serve(t, nil, says("hello", ""))
+	s.Server = sdk.NewServer(&sdk.Implementation{Name: "I am " + token, Version: "1-" + token}, nil)
+	l, err := client(t, s.URL).Discover(patient(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.ServerName != "I am [redacted]" || l.ServerVersion != "1-[redacted]" {
+		t.Errorf("server %q %q, want it without the credential", l.ServerName, l.ServerVersion)
 	}
 }
 

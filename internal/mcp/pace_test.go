@@ -1,9 +1,6 @@
 package mcp
 
 import (
-	"bufio"
-	"context"
-	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -79,42 +76,4 @@ func TestAServerCannotHaveItsStreamAskedForAllTheTime(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestLargeAnswersTakeTurns has more of them than there is room for.
-func TestLargeAnswersTakeTurns(t *testing.T) {
-	cut := func(error) {}
-	var held []*exchange
-	for range largeBytes / MaxResponseBytes {
-		ex := &exchange{}
-		_ = withExchange(t.Context(), ex)
-		for range 2 { // the second time is the same room
-			if err := ex.hold(t.Context(), MaxResponseBytes, cut); err != nil {
-				t.Fatal(err)
-			}
-		}
-		held = append(held, ex)
-	}
-	next := &exchange{}
-	gone, leave := context.WithCancel(withExchange(t.Context(), next))
-	leave()
-	s := &stream{ctx: gone, wire: &wire{}, ex: next, cancel: cut}
-	s.begin(io.NopCloser(strings.NewReader("data: "+strings.Repeat("x", 2*freeBytes)+"\n\n")), MaxResponseBytes)
-	if _, err := s.event(); !errors.Is(err, context.Canceled) {
-		t.Errorf("one more = %v, want it to wait until its call is over", err)
-	}
-	held[0].free()
-	held[0].free() // which is nothing
-	s.ctx, s.lines = t.Context(), bufio.NewReader(strings.NewReader("data: "+strings.Repeat("x", 2*freeBytes)+"\n\n"))
-	if data, err := s.event(); err != nil || len(data) != 2*freeBytes {
-		t.Errorf("one more when there is room = %d bytes, %v", len(data), err)
-	}
-	next.free()
-	for _, ex := range held {
-		ex.free()
-	}
-	if !large.TryAcquire(largeBytes) {
-		t.Fatal("room was not given back")
-	}
-	large.Release(largeBytes)
 }

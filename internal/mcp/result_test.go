@@ -2,6 +2,7 @@ package mcp_test
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"net/http"
 	"strings"
@@ -37,6 +38,7 @@ func TestResults(t *testing.T) {
 		"unheard of":           {"of a later version", `{"content":[{"type":"hologram","text":"x"},{"type":"text","text":"y"}]}`, "[hologram]\ny"},
 		"not UTF-8":            {"", `{"content":[{"type":"text","text":"a` + "\xff" + `b"}]}`, "a\uFFFDb"},
 		"credentials":          {"a server that repeats them must not tell the model", `{"content":[{"type":"text","text":"I was called with ` + token + `"}]}`, "I was called with [redacted]"},
+		"credentials, escaped": {"however it writes them", `{"content":[],"structuredContent":{"esc":"` + "tok\\u002d0123456789abcdefghijklmnop" + `","url":"tok%2d0123456789abcdefghijklmnop","base64":"` + base64.StdEncoding.EncodeToString([]byte("Bearer "+token)) + `","part":"` + token[:28] + `"}}`, `{"esc":"[redacted]","url":"[redacted]","base64":"QmVhcmVyIH[redacted]A==","part":"[redacted]"}`},
 		"long":                 {"what is too long for the model, others cut", `{"content":[{"type":"text","text":"` + strings.Repeat("x", 5<<20) + `"}]}`, strings.Repeat("x", 5<<20)},
 	} {
 		for kind, wrap := range map[string]string{jsonType: "%s", events: "event: message\r\nid: 1\r\ndata: %s\r\n\r\n"} {

@@ -112,8 +112,8 @@ func (s *stream) await() {
 		if s.handle(data); !s.done {
 			s.ex.free() // it was no answer
 		}
-	case errors.Is(err, errTooLong):
-		s.give(errTooLong)
+	case errors.Is(err, errTooLong), errors.Is(err, errSlow):
+		s.give(err)
 	case s.lastID == "" || s.resumes >= maxResumes:
 		s.give(errBroken)
 	default:

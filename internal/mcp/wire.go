@@ -65,6 +65,8 @@ type wire struct {
 	client *http.Client
 	url    string
 	life   context.Context //nolint:containedctx // because it is the life of the connection
+	// share is the server's of the room for large answers.
+	share *room
 	// onChange is told that the tools may have changed, onLost that the session is over.
 	onChange, onLost func()
 }
@@ -189,8 +191,8 @@ func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *s
 	}
 	body, err := s.readAll(resp)
 	switch {
-	case errors.Is(err, errTooLong):
-		return nil, errTooLong
+	case errors.Is(err, errTooLong), errors.Is(err, errSlow):
+		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errBroken, err)
 	case resp.StatusCode != http.StatusOK:

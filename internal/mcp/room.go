@@ -1,0 +1,181 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// Large answers share room, so that a process holds no more of them than it has memory for. An answer takes all of its room
+// before the first byte that needs it: what it could say later that it needs, it could wait for while others wait for what it has.
+// Three things keep a server that is slow from holding up the others.
+//   - The answers of one server have a share of the room, and wait for one another in it.
+//   - While others wait, an answer that holds room must come in at a pace. One that does not is given up. With nobody waiting,
+//     a slow answer does no harm, and goes on.
+//   - However fast it is, an answer has a time.
+const (
+	// processRoom is for the large answers of a process, and serverRoom for those of one server: a quarter of it, and one
+	// answer of the greatest length.
+	processRoom = 32 << 20
+	serverRoom  = processRoom / 4
+	// paceBytes are to come in within a second while others wait. An answer is up to paceSlack behind that, as one may be that
+	// has just begun; what it is ahead does not count, or it could stand still for as long.
+	paceBytes = 256 << 10
+	paceSlack = 3 * time.Second
+	// paceLook is how often the pace is looked at.
+	paceLook = 500 * time.Millisecond
+	// largeTimeout bounds the time in which a large answer comes in.
+	largeTimeout = time.Minute
+)
+
+// errSlow means that an answer came in too slowly.
+var errSlow = errors.New("the response came in too slowly: large ones take turns")
+
+// process is the room of this process.
+var process = newRoom(processRoom)
+
+// room is what large answers hold of the memory, in bytes.
+type room struct {
+	*semaphore.Weighted
+	waiting atomic.Int32
+}
+
+func newRoom(size int64) *room { return &room{Weighted: semaphore.NewWeighted(size)} }
+
+// take waits for so much room; who came first has it first.
+func (r *room) take(ctx context.Context, size int64) error {
+	if r.TryAcquire(size) {
+		return nil
+	}
+	r.waiting.Add(1)
+	defer r.waiting.Add(-1)
+	return r.Acquire(ctx, size)
+}
+
+// held is the room that an answer has.
+type held struct {
+	size  int64
+	share *room
+	cut   context.CancelCauseFunc
+	came  atomic.Int64 // bytes since that was last looked at
+
+	mu     sync.Mutex
+	look   *time.Timer
+	looks  time.Duration // how long it is looked at already
+	behind time.Duration // how much it is behind its pace
+	there  bool          // all of it has come in
+}
+
+// takeRoom waits for room in the share of a server and then in the process: nobody has room in the process and waits for a
+// share, so that all who have it go on. An answer that is to be given up is cut off with errSlow.
+func takeRoom(ctx context.Context, share *room, size int64, cut context.CancelCauseFunc) (*held, error) {
+	if err := share.take(ctx, size); err != nil {
+		return nil, err
+	}
+	if err := process.take(ctx, size); err != nil {
+		share.Release(size)
+		return nil, err
+	}
+	h := &held{size: size, share: share, cut: cut}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.look = time.AfterFunc(paceLook, h.watch)
+	return h, nil
+}
+
+// watch cuts the answer off where it is too slow, or looks again in a while.
+func (h *held) watch() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.there {
+		return
+	}
+	h.looks += paceLook
+	h.behind = max(0, h.behind+paceLook-time.Duration(h.came.Swap(0))*time.Second/paceBytes)
+	others := h.share.waiting.Load() > 0 || process.waiting.Load() > 0
+	if h.behind > paceSlack && others || h.looks >= largeTimeout {
+		h.cut(errSlow)
+		return
+	}
+	h.look.Reset(paceLook)
+}
+
+// arrived says that all of the answer is there. It keeps its room until it is decoded.
+func (h *held) arrived() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.there = true
+	h.look.Stop()
+}
+
+// release gives the room back. It is called once.
+func (h *held) release() {
+	h.arrived()
+	process.Release(h.size)
+	h.share.Release(h.size)
+}
+
+// hold waits for room for an answer of at most so many bytes. It is given back by free, which the owner of the exchange calls when
+// the answer is decoded.
+func (ex *exchange) hold(ctx context.Context, share *room, size int64, cut context.CancelCauseFunc) error {
+	ex.mu.Lock()
+	enough := ex.held != nil || !ex.owned
+	ex.mu.Unlock()
+	if enough {
+		return nil
+	}
+	h, err := takeRoom(ctx, share, size, cut)
+	if err != nil {
+		return err
+	}
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	ex.held = h
+	return nil
+}
+
+// came says that so much more of the answer has come in.
+func (ex *exchange) came(bytes int) {
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	if ex.held != nil {
+		ex.held.came.Add(int64(bytes))
+	}
+}
+
+// free gives the room back, and the answer up.
+func (ex *exchange) free() {
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	ex.response = nil
+	if ex.held != nil {
+		ex.held.release()
+		ex.held = nil
+	}
+}
+
+// paced reads an answer that holds room.
+type paced struct {
+	io.Reader
+	ex *exchange
+}
+
+// Read notes what comes in.
+func (p paced) Read(b []byte) (int, error) {
+	n, err := p.Reader.Read(b)
+	p.ex.came(n)
+	return n, err
+}
+
+// tooSlow is errSlow where an error of reading comes from that.
+func (s *stream) tooSlow(err error) error {
+	if errors.Is(context.Cause(s.ctx), errSlow) {
+		return errSlow
+	}
+	return err
+}
