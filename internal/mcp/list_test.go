@@ -171,6 +171,17 @@ func TestAListWithoutEnd(t *testing.T) {
 	}
 }
 
+// TestALargeGreetingLeavesRoomForTheList: both take of the same share.
+func TestALargeGreetingLeavesRoomForTheList(t *testing.T) {
+	s := serve(t, nil)
+	long := strings.Repeat("x", 300<<10)
+	s.Server = sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1"}, &sdk.ServerOptions{Instructions: long})
+	s.AddTool(&sdk.Tool{Name: "a", Description: long, InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
+	if l, err := client(t, s.URL).Discover(patient(t)); err != nil || len(l.Tools) != 1 {
+		t.Errorf("Discover = %+v, %v; want the list", l, err)
+	}
+}
+
 // TestAServerThatIsNamedAfterItsToken must not have that shown.
 func TestAServerThatIsNamedAfterItsToken(t *testing.T) {
 	s := serve(t, nil, says("hello", ""))

@@ -2,8 +2,8 @@
 // sent, which some servers repeat.
 //
 // A credential is found as it is and as formats write it: with escapes of JSON, URLs and HTML, also mixed and one within the
-// other, within base64 at any place, and with white space put into it. Servers may hide it in ways without number (a cipher, one letter to
-// a line with a dash between): nobody can look for all of them, and a server that means harm has the credential anyway.
+// other, within base64 at any place, and with white space put into it. There are ways without number to hide it, such as backwards: nobody
+// can look for all of them, and a server that means harm has the credential anyway.
 package redact
 
 import (

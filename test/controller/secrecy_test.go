@@ -1,7 +1,10 @@
 package controller_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
+	"html"
+	"net/url"
 	"os"
 	"path/filepath"
 
@@ -61,18 +64,7 @@ rules:
 			Expect(r.Header.Get("X-Tenant")).To(Equal(theToken), "the endpoint must get what nobody else may see")
 		}
 
-		places := s.everything(ctx)
-		m.stop() // what is logged on the way out counts too, and the journal is whole
-		places["the manager's log"] = m.logs.String()
-		places["the libraries' log"] = libraryLogs.String()
-		files, err := filepath.Glob(filepath.Join(m.options.DataDir, "*"))
-		Expect(err).NotTo(HaveOccurred())
-		Expect(files).NotTo(BeEmpty(), "the journal is a file")
-		for _, file := range files {
-			content, err := os.ReadFile(file)
-			Expect(err).NotTo(HaveOccurred())
-			places[filepath.Base(file)] = string(content)
-		}
+		places := s.places(ctx, m)
 		Expect(places["journal.db"]).To(ContainSubstring("X-Tenant was [redacted]"), "the search must look at the right bytes")
 		for place, text := range places {
 			for _, secret := range []string{theKey, theToken} {
@@ -80,7 +72,52 @@ rules:
 			}
 		}
 	}, SpecTimeout(patience))
+
+	It("never leaves its Secret, whatever a server of tools echoes and however it writes it", func(ctx SpecContext) {
+		const token = "Super&Secret/Token+12345"
+		forms := []string{"Token+1234", "Token%2B1234", base64.StdEncoding.EncodeToString([]byte(token))[:20]} // a part of each that no escape changes
+		said, err := json.Marshal(map[string]string{
+			"plain": token, "escaped": `{"token":"Super\u0026Secret\/Token+12345"}`, "url": "https://example.com/?t=" + url.QueryEscape(token) + "&x=1", "html": html.EscapeString(token),
+			"base64": base64.StdEncoding.EncodeToString([]byte(token)), "part": token[:len(token)-1], "end": "of it",
+		})
+		Expect(err).NotTo(HaveOccurred())
+		s := newStage(ctx, calling("hand_over"))
+		host := newCallee()
+		host.offer("hand_over", destructive, answering(string(said)))
+		m := s.run()
+		s.create(ctx, newSecret("desk", token))
+		s.equip(ctx, host.url, "hand_over", func(o *v1alpha1.ToolServer) {
+			o.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "desk", Key: keyName}
+			o.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "hand_over", EndsTurn: v1alpha1.EndsTurnOnSuccess}}
+		})
+		s.create(ctx, newTurn("call-it"))
+		t := s.reaches(ctx, "call-it", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Result.Text).To(Equal(`{"base64":"[redacted]","end":"of it","escaped":"{\"token\":\"[redacted]\"}","html":"[redacted]","part":"[redacted]","plain":"[redacted]","url":"https://example.com/?t=[redacted]\u0026x=1"}`))
+		for place, text := range s.places(ctx, m) {
+			for _, form := range forms {
+				Expect(text).NotTo(ContainSubstring(form), "in %s", place)
+			}
+		}
+	}, SpecTimeout(patience))
 })
+
+// places returns all that a manager leaves behind, once it has been stopped: objects as JSON by kind, logs and files.
+func (s *stage) places(ctx SpecContext, m *runningManager) map[string]string {
+	GinkgoHelper()
+	places := s.everything(ctx)
+	m.stop() // what is logged on the way out counts too, and the journal is whole
+	places["the manager's log"] = m.logs.String()
+	places["the libraries' log"] = libraryLogs.String()
+	files, err := filepath.Glob(filepath.Join(m.options.DataDir, "*"))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(files).NotTo(BeEmpty(), "the journal is a file")
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		Expect(err).NotTo(HaveOccurred())
+		places[filepath.Base(file)] = string(content)
+	}
+	return places
+}
 
 // everything returns all objects of the stage that are not Secrets, as JSON by kind.
 func (s *stage) everything(ctx SpecContext) map[string]string {
@@ -89,6 +126,7 @@ func (s *stage) everything(ctx SpecContext) map[string]string {
 	for kind, list := range map[string]client.ObjectList{
 		"Agents": &v1alpha1.AgentList{}, "ModelProviders": &v1alpha1.ModelProviderList{},
 		"PromptProfiles": &v1alpha1.PromptProfileList{}, "Turns": &v1alpha1.TurnList{},
+		"ToolServers": &v1alpha1.ToolServerList{}, "ToolApprovals": &v1alpha1.ToolApprovalList{}, "Sessions": &v1alpha1.SessionList{},
 		"Events": &eventsv1.EventList{}, "core Events": &corev1.EventList{}, "Leases": &coordinationv1.LeaseList{},
 		"ConfigMaps": &corev1.ConfigMapList{},
 	} {
