@@ -79,7 +79,8 @@ func TestWhole(t *testing.T) {
 		want    string
 	}{
 		"a tool that echoes": {
-			"Go escapes & for HTML, and the last member has all but the last byte", []string{"Super&Secret/Token+12345"},
+			"Go escapes & for HTML, and the last member has all but the last byte",
+			[]string{"Super&Secret/Token+12345"},
 			`{"plain":"Super&Secret/Token+12345","esc":"Super\u0026Secret/Token+12345","url":"Super%26Secret%2FToken%2B12345","part":"Super&Secret/Token+1234"}`,
 			`{"plain":"[redacted]","esc":"[redacted]","url":"[redacted]","part":"[redacted]"}`,
 		},
@@ -130,7 +131,7 @@ func TestWholeOfBase64(t *testing.T) {
 
 // TestWholeOfLongTexts has secrets at and around all borders of chunks.
 func TestWholeOfLongTexts(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // because the test is to be the same each time
+	random := rand.New(rand.NewPCG(1, 2)) // the same each time
 	escaped := unicodes(secret, `\u%04x`)
 	r := redact.New(secret)
 	var text, want strings.Builder
