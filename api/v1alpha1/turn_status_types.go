@@ -133,8 +133,8 @@ type TurnStatus struct {
 	// +optional
 	Result *TurnResult `json:"result,omitempty"`
 
-	// usage is what the answer took and cost, over all attempts that the provider reported. It is absent where the
-	// provider reported none.
+	// usage is what the answer took and cost, over all attempts that the provider reported, and by estimate those whose reply
+	// broke off before it could. It is absent where there are none.
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
 

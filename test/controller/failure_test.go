@@ -85,6 +85,10 @@ var failures = []failure{
 		name: "cut-stream", rule: `reply: {text: "a long answer that never ends", chunkChars: 4}, fault: {cutAfterChunks: 3}`,
 		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 20 * time.Second,
 		message: ContainSubstring("the connection broke before the answer was finished"),
+		also: func(t *v1alpha1.Turn) {
+			Expect(t.Status.Usage.InputTokens).To(BeNumerically(">", 0), "the endpoint will want to be paid for both")
+			Expect(t.Status.Usage.OutputTokens).To(BeEquivalentTo(2*3), "three pieces of four characters, twice")
+		},
 	},
 	{
 		name: "unfinished-stream", rule: `fault: {endWithoutFinish: true}`,
@@ -121,6 +125,18 @@ var failures = []failure{
 		also: func(t *v1alpha1.Turn) {
 			Expect(t.Status.Result.Text).To(Equal("one two thre"), "what came is kept")
 			Expect(t.Status.Usage.OutputTokens).To(BeEquivalentTo(3), "and paid for")
+		},
+	},
+	{
+		name: "long-and-cut-by-length", rule: `reply: {text: "word ", repeat: 20000, chunkChars: 5}`,
+		agent: func(a *v1alpha1.Agent) {
+			a.Spec.Models[0].Parameters = &v1alpha1.ModelParameters{MaxOutputTokens: new(int32(16000))}
+		},
+		reason: v1alpha1.TurnReasonOutputInvalid, stop: v1alpha1.StopMaxOutputTokens, requests: 1, within: 50 * time.Second,
+		message: ContainSubstring("the model's answer was cut off after 16000 output tokens"),
+		also: func(t *v1alpha1.Turn) {
+			Expect(t.Status.Result.Bytes).To(BeEquivalentTo(64000), "what came is kept, in pieces of more than 3 MB")
+			Expect(t.Status.Usage.OutputTokens).To(BeEquivalentTo(16000), "and paid for")
 		},
 	},
 	{

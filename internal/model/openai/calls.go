@@ -14,6 +14,9 @@ import (
 // MaxToolCalls bounds the calls of one reply.
 const MaxToolCalls = 128
 
+// maxLabel bounds the id and the name of a call, in bytes: far more than any endpoint gives them.
+const maxLabel = 1 << 10
+
 // calls puts the tool calls of a stream together from their pieces.
 type calls struct {
 	// list is in the order in which the calls began.
@@ -96,12 +99,12 @@ func (c *call) extend(piece api.ToolCall) {
 	c.arguments.WriteString(piece.Function.Arguments)
 }
 
-// join appends a piece, unless it repeats the whole.
+// join appends a piece, unless it repeats the whole. What is beyond the bound is left out.
 func join(whole, piece string) string {
 	if whole == piece {
 		return whole
 	}
-	return whole + piece
+	return whole + piece[:min(len(piece), max(0, maxLabel-len(whole)))]
 }
 
 // finish returns the calls in order, each with an id of its own, and why they are no good if they are not.

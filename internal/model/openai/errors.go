@@ -17,11 +17,11 @@ import (
 )
 
 // classify turns any error of a request into a *model.Error with a message for people, free of secrets.
-func (p *Provider) classify(ctx context.Context, err error, note *response, usage model.Usage) *model.Error {
+func (p *Provider) classify(ctx context.Context, err error, note *response, came model.Reply) *model.Error {
 	e := p.kindOf(ctx, err, note)
 	e.Message = fmt.Sprintf("provider %q: %s", p.cfg.Name, e.Message)
 	e.RetryAfter = note.retryAfter
-	e.Usage = usage
+	e.Usage, e.Received = came.Usage, came.Received
 	return e
 }
 
@@ -46,16 +46,17 @@ func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model
 		e.Unsent = true
 		return e
 	}
+	long, isLong := errors.AsType[tooLong](err)
 	netErr, isNet := errors.AsType[net.Error](err)
 	_, isSyntax := errors.AsType[*json.SyntaxError](err)
 	_, isType := errors.AsType[*json.UnmarshalTypeError](err)
 	switch {
-	case errors.Is(err, errTooLong) && note.status >= http.StatusBadRequest:
+	case isLong && note.status >= http.StatusBadRequest:
 		return p.refusal(note.status, "", "")
 	case errors.Is(err, errIdle):
 		return as(model.Timeout, "sent nothing for %s", p.cfg.IdleTimeout)
-	case errors.Is(err, errTooLong):
-		return as(model.ReplyTooLong, "the answer exceeds %d bytes and was cut off", MaxReplyBytes)
+	case isLong:
+		return as(model.ReplyTooLong, "%s", long)
 	case errors.Is(err, errRedirect):
 		return as(model.InvalidRequest, "redirects to another address: set baseURL to the final one")
 	case errors.Is(err, io.ErrUnexpectedEOF):

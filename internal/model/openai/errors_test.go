@@ -1,7 +1,6 @@
 package openai_test
 
 import (
-	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -194,24 +193,29 @@ func TestUnreachable(t *testing.T) {
 }
 
 func TestEndlessAnswer(t *testing.T) {
-	for name, line := range map[string]string{
-		"chunks":   "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"" + strings.Repeat("x", 1000) + "\"}}]}\n\n",
-		"one line": strings.Repeat("x", 1000),
-		"comments": ": " + strings.Repeat("x", 1000) + "\n\n",
-		"nothings": "\n",
+	const other = "what is no event of the answer exceeds 1048576 bytes and was cut off"
+	for name, tc := range map[string]struct{ reason, line, want string }{
+		"events":   {"they say nothing, and none is held", "data: {\"choices\":[],\"id\":\"" + strings.Repeat("x", 1000) + "\"}\n\n", "the answer exceeds 16777216 bytes and was cut off"},
+		"an event": {"one is held", "data: {" + strings.Repeat("x", 1000), "an event of the answer exceeds 8388608 bytes and was cut off"},
+		"one line": {"so is what is none", strings.Repeat("x", 1000), other},
+		"lines":    {"all of it", strings.Repeat("x", 1000) + "\n", other},
+		"comments": {"they are not held", ": " + strings.Repeat("x", 1000) + "\n\n", "the answer exceeds 16777216 bytes and was cut off"},
+		"nothings": {"nor is what is empty, but looked at", strings.Repeat("\n", 1000), other},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url := raw(t, func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "text/event-stream")
 				for r.Context().Err() == nil {
-					if _, err := w.Write([]byte(line)); err != nil {
+					if _, err := w.Write([]byte(tc.line)); err != nil {
 						return
 					}
 				}
 			})
-			want := said{Kind: model.ReplyTooLong, Message: fmt.Sprintf(`provider "demo": the answer exceeds %d bytes and was cut off`, 1<<20)}
-			if diff := cmp.Diff(want, saidOf(failure(t, provider(t, url)))); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
+			p := provider(t, url)
+			p.SetLongest(16 << 20)
+			want := said{Kind: model.ReplyTooLong, Message: `provider "demo": ` + tc.want}
+			if diff := cmp.Diff(want, saidOf(failure(t, p))); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})
 	}

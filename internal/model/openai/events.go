@@ -18,7 +18,11 @@ type events struct {
 	rest []byte
 	// within is true in the middle of a line longer than the buffer, drop if that line is left out.
 	within, drop bool
-	err          error
+	// field is true if the line is data, or left out, counted if it is one of those that other is the length of. length is how
+	// long it is so far.
+	field, counted bool
+	length, other  int
+	err            error
 }
 
 func isEvents(h http.Header) bool {
@@ -38,18 +42,45 @@ func (e *events) Read(p []byte) (int, error) {
 		}
 		part, err := e.lines.ReadSlice('\n')
 		if !e.within {
-			e.drop = isNoise(part)
+			e.begin(part)
 		}
 		if e.within = errors.Is(err, bufio.ErrBufferFull); !e.within {
 			e.err = err
 		}
-		if !e.drop {
-			e.rest = part
+		if e.drop {
+			continue
 		}
+		if err := e.measure(part); err != nil {
+			e.err = err
+			return 0, err
+		}
+		e.rest = part
 	}
 	n := copy(p, e.rest)
 	e.rest = e.rest[n:]
 	return n, nil
+}
+
+// begin looks at the beginning of a line. An empty one ends an event and is of it.
+func (e *events) begin(part []byte) {
+	ends := e.field && len(bytes.TrimSpace(part)) == 0
+	e.drop, e.length = isNoise(part), 0
+	e.field = e.drop || bytes.HasPrefix(part, []byte("data:"))
+	e.counted = !e.field && !ends
+}
+
+// measure bounds the lines that are handed on, which their reader holds: one that is data, and all others together.
+func (e *events) measure(part []byte) error {
+	if e.length += len(part); e.length > MaxEventBytes {
+		return tooLong{"an event of the answer", MaxEventBytes}
+	}
+	if e.counted {
+		e.other += len(part)
+	}
+	if e.other > maxOther {
+		return tooLong{"what is no event of the answer", maxOther}
+	}
+	return nil
 }
 
 func isNoise(line []byte) bool {

@@ -16,9 +16,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// MaxReplyBytes bounds what is read of one response, whatever the endpoint sends.
-const MaxReplyBytes = 1 << 20
-
 // The buffers of a connection, in bytes. There is one for each request under way over HTTP/1.1, which mostly waits: Go's own 4 KiB each
 // would be held for nothing. What is longer goes past them: a body is written, and a long answer read, in larger pieces.
 const (
@@ -59,6 +56,8 @@ type Provider struct {
 	client    *api.Client
 	transport *http.Transport
 	redactor  *redact.Redactor
+	// longest is MaxStreamBytes, but in tests.
+	longest int
 }
 
 // New returns the provider of an endpoint. Nothing is sent. Close drops its idle connections.
@@ -68,10 +67,10 @@ func New(cfg Config) *Provider {
 	base.Proxy = cfg.Policy.Proxy() // many clusters reach providers through a proxy alone
 	config := api.DefaultConfig(cfg.APIKey)
 	config.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
-	// Lines that are no events are bounded by MaxReplyBytes, as all that is read.
-	config.EmptyMessagesLimit = MaxReplyBytes
+	// Lines that are no events are bounded by their bytes, below this number.
+	config.EmptyMessagesLimit = 2 * maxOther
 	config.HTTPClient = &transport{base: base, headers: cfg.Headers, anonymous: cfg.APIKey == "", idle: cfg.IdleTimeout}
-	return &Provider{cfg: cfg, client: api.NewClientWithConfig(config), transport: base, redactor: redactorOf(&cfg)}
+	return &Provider{cfg: cfg, client: api.NewClientWithConfig(config), transport: base, redactor: redactorOf(&cfg), longest: MaxStreamBytes}
 }
 
 // Close drops idle connections. Requests under way go on.
@@ -79,10 +78,10 @@ func (p *Provider) Close() { p.transport.CloseIdleConnections() }
 
 // Generate asks for one reply. All errors are *model.Error.
 func (p *Provider) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
-	note := &response{wanted: eventStream}
+	note := &response{wanted: eventStream, longest: p.longest}
 	reply, err := p.stream(withResponse(ctx, note), &req, note)
 	if err != nil {
-		return model.Reply{}, p.classify(ctx, err, note, reply.Usage)
+		return model.Reply{}, p.classify(ctx, err, note, reply)
 	}
 	return reply, nil
 }
@@ -98,7 +97,7 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	case note.status == http.StatusNotFound, note.status == http.StatusMethodNotAllowed:
 		return false, nil
 	}
-	return false, p.classify(ctx, err, note, model.Usage{})
+	return false, p.classify(ctx, err, note, model.Reply{})
 }
 
 func (p *Provider) stream(ctx context.Context, req *model.Request, note *response) (model.Reply, error) {

@@ -1,10 +1,12 @@
 package openai
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	api "github.com/sashabaranov/go-openai"
 
@@ -15,10 +17,13 @@ import (
 type incoming struct {
 	text, reasoning strings.Builder
 
-	calls   calls
-	refused bool
-	finish  api.FinishReason
-	usage   model.Usage
+	calls calls
+	// received is how many bytes of text, reasoning and calls came, kept how many of them are kept, and tooLong says that no more are.
+	received, kept int64
+	tooLong        bool
+	refused        bool
+	finish         api.FinishReason
+	usage          model.Usage
 }
 
 // add takes one event of the stream.
@@ -30,10 +35,11 @@ func (in *incoming) add(event chunk) {
 		if c.Index != 0 {
 			continue
 		}
-		in.text.WriteString(c.Delta.Content)
-		in.reasoning.WriteString(c.Delta.reasoning())
+		in.text.WriteString(in.keep(c.Delta.Content))
+		in.reasoning.WriteString(in.keep(c.Delta.reasoning()))
 		in.refused = in.refused || c.Delta.Refusal != ""
 		for _, piece := range c.Delta.ToolCalls {
+			piece.Function.Arguments = in.keep(piece.Function.Arguments)
 			in.calls.add(piece)
 		}
 		if c.FinishReason != "" && c.FinishReason != api.FinishReasonNull {
@@ -42,12 +48,50 @@ func (in *incoming) add(event chunk) {
 	}
 }
 
+// keep returns what is kept of a piece: all of it as long as the reply is not too long, and of the first one beyond that what fits.
+func (in *incoming) keep(piece string) string {
+	in.received += int64(len(piece))
+	if in.tooLong {
+		return ""
+	}
+	if room := int(MaxReplyBytes - in.kept); len(piece) > room {
+		in.tooLong = true
+		for room > 0 && !utf8.RuneStart(piece[room]) {
+			room--
+		}
+		piece = piece[:room]
+	}
+	in.kept += int64(len(piece))
+	return piece
+}
+
+// spent is what an answer has cost that is no good: its usage, or how much of it came.
+func (in *incoming) spent() model.Reply {
+	reply := model.Reply{Usage: in.usage}
+	if in.usage == (model.Usage{}) {
+		reply.Received = in.received
+	}
+	return reply
+}
+
+// cutOff says whether an answer is cut off because it is too long: more than is kept came of it, or more than is read before its end.
+func (in *incoming) cutOff(end error) bool {
+	if _, isLong := errors.AsType[tooLong](end); isLong && in.finish == "" {
+		return in.received > 0
+	}
+	return in.tooLong && !errors.Is(end, context.Canceled) && !errors.Is(end, context.DeadlineExceeded)
+}
+
 // finished judges a stream by how it ended. After a finish reason the answer is whole, whatever became of the connection.
-// What it returns with an error has the usage alone.
+// What it returns with an error has what was spent alone.
 func (p *Provider) finished(in *incoming, offered bool, end error, note *response) (model.Reply, error) {
-	spent := model.Reply{Usage: in.usage}
+	spent := in.spent()
 	switch in.finish {
 	case "":
+		if in.cutOff(end) {
+			in.tooLong = true
+			return in.reply(model.FinishLength), nil
+		}
 		if errors.Is(end, io.EOF) {
 			return spent, malformed("the stream ended before the answer was finished%s", p.unlikely(note))
 		}
@@ -60,6 +104,9 @@ func (p *Provider) finished(in *incoming, offered bool, end error, note *respons
 	case api.FinishReasonStop, "eos", "eos_token", "stop_sequence", "end_turn":
 		if in.refused {
 			return spent, &model.Error{Kind: model.ContentFiltered, Message: "the model refused to answer"}
+		}
+		if in.tooLong {
+			return in.reply(model.FinishLength), nil
 		}
 		if len(in.calls.list) > 0 { // some servers say so little of calls
 			return in.called(offered)
@@ -77,10 +124,12 @@ func (p *Provider) finished(in *incoming, offered bool, end error, note *respons
 
 // called returns a reply that waits for tools.
 func (in *incoming) called(offered bool) (model.Reply, error) {
-	spent := model.Reply{Usage: in.usage}
+	spent := in.spent()
 	switch {
 	case !offered:
 		return spent, malformed("the model called a tool, and it was offered none")
+	case in.tooLong:
+		return in.reply(model.FinishLength), nil
 	case len(in.calls.list) == 0:
 		return spent, malformed("the model said that it called a tool, and called none")
 	}
@@ -95,7 +144,11 @@ func (in *incoming) called(offered bool) (model.Reply, error) {
 
 // reply is what has arrived, without calls.
 func (in *incoming) reply(finish model.FinishReason) model.Reply {
-	return model.Reply{Text: in.text.String(), Reasoning: in.reasoning.String(), FinishReason: finish, Usage: in.usage}
+	reply := model.Reply{Text: in.text.String(), Reasoning: in.reasoning.String(), FinishReason: finish, Usage: in.usage}
+	if in.tooLong {
+		reply.TooLong, reply.Received = true, in.spent().Received
+	}
+	return reply
 }
 
 func malformed(format string, args ...any) *model.Error {

@@ -15,14 +15,15 @@ import (
 
 var (
 	errIdle     = errors.New("no byte arrived in time")
-	errTooLong  = errors.New("the response is too long")
 	errRedirect = errors.New("the endpoint redirects elsewhere")
 )
 
 // response is what the transport notes of a response that the library does not hand on.
 type response struct {
 	// wanted is the content type that was asked for.
-	wanted      string
+	wanted string
+	// longest is how many bytes of a stream are read.
+	longest     int
 	status      int
 	contentType string
 	retryAfter  time.Duration
@@ -92,15 +93,25 @@ func (t *transport) incoming(req *http.Request, resp *http.Response, w *watch) (
 		note.contentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
 		note.retryAfter = retryAfter(resp.Header)
 	}
-	b := &body{ReadCloser: resp.Body, watch: w, left: MaxReplyBytes}
+	most, streamed := mostOf(req, resp)
+	b := &body{ReadCloser: resp.Body, watch: w, most: most}
 	if redirects(resp) {
 		_ = b.Close() // nothing of it is read
 		return nil, failed(req, errRedirect)
 	}
-	if resp.Body = b; isEvents(resp.Header) {
+	if resp.Body = b; streamed || isEvents(resp.Header) {
 		resp.Body = newEvents(b)
 	}
 	return resp, nil
+}
+
+// mostOf is how many bytes of a response are read, and says whether it is a stream, whatever its endpoint calls it.
+func mostOf(req *http.Request, resp *http.Response) (most int, streamed bool) {
+	note, ok := req.Context().Value(responseKey{}).(*response)
+	if ok && note.wanted == eventStream && resp.StatusCode < http.StatusBadRequest {
+		return note.longest, true
+	}
+	return maxOther, false
 }
 
 // redirects says whether a response sends its reader elsewhere.
@@ -147,18 +158,19 @@ func (w *watch) end() {
 type body struct {
 	io.ReadCloser
 	*watch
-	left int
+	// most is how many bytes are read, and read how many were.
+	most, read int
 }
 
 // Read reads, and starts the idle time anew when bytes arrive. The end of the body is that of the request: the library does not
 // close the body of a refusal.
 func (b *body) Read(p []byte) (int, error) {
-	if b.left <= 0 {
+	if b.read >= b.most {
 		b.end()
-		return 0, errTooLong
+		return 0, tooLong{"the answer", b.most}
 	}
-	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
-	b.left -= n
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.most-b.read)])
+	b.read += n
 	if n > 0 {
 		b.timer.Reset(b.idle)
 	}

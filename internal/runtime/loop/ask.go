@@ -89,6 +89,7 @@ func (in *Input) requested(r *Request) error {
 // replied journals the reply to a request.
 func (in *Input) replied(c *Candidate, r *Request, given *model.Reply, took int64) error {
 	reply := in.kept(*given, r.Purpose)
+	reply.Usage = usageOfReply(r, given)
 	return in.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
 		DurationMS: took, Last: r.Purpose == ForStep && in.isLast(r.Step, reply),
@@ -97,7 +98,7 @@ func (in *Input) replied(c *Candidate, r *Request, given *model.Reply, took int6
 
 // failed journals the failure of a request, and returns it, or an error that stops the run.
 func (in *Input) failed(ctx context.Context, c *Candidate, r *Request, failure *model.Error, took int64) (*model.Error, error) {
-	usage := bounded(failure.Usage)
+	usage := usageOfFailure(r, failure)
 	// A request that was cut short was sent all the same: it counts, and so does what it used.
 	err := in.Record(journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Kind: failure.Kind, Message: failure.Message,

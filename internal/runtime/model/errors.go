@@ -61,6 +61,9 @@ type Error struct {
 	Unsent bool
 	// Usage that the endpoint reported before it failed.
 	Usage Usage
+	// Received is how many bytes of text, reasoning and arguments came before the request failed, where the endpoint reported no
+	// usage; else 0.
+	Received int64
 	// Err is the cause, if there is one.
 	Err error
 }

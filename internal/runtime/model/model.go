@@ -10,7 +10,7 @@ import (
 // Provider sends one request to one endpoint.
 //
 // Generate returns the whole reply, or an *Error that says what kind of failure it was, with the usage the endpoint
-// reported if it reported any. It stops promptly when ctx ends, returns then an *Error of kind Cancelled or Timeout,
+// reported if it reported any. It bounds what it keeps of a reply: a longer one is cut off. It stops promptly when ctx ends, returns then an *Error of kind Cancelled or Timeout,
 // and leaves nothing running behind. It never retries: the loop does. It is safe for concurrent use.
 type Provider interface {
 	Generate(ctx context.Context, req Request) (Reply, error)
@@ -113,8 +113,13 @@ type Reply struct {
 	Reasoning string `json:"reasoning,omitempty"`
 	// FinishReason is why the model stopped.
 	FinishReason FinishReason `json:"finishReason"`
+	// TooLong is true where the adapter cut the reply off because it is longer than an adapter keeps. FinishReason is FinishLength.
+	TooLong bool `json:"tooLong,omitempty"`
 	// Usage as the endpoint reported it; zero where it reported none.
 	Usage Usage `json:"usage"`
+	// Received is how many bytes of text, reasoning and arguments came of a reply that is too long, kept or not, where the endpoint
+	// reported no usage; else 0. It is not journalled: an estimate of the usage is made of it at once.
+	Received int64 `json:"-"`
 }
 
 // Usage counts tokens.

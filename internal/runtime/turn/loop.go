@@ -181,6 +181,10 @@ func (r *run) overdue() string {
 }
 
 func cutOff(step *loop.Step) string {
+	if step.Reply.TooLong {
+		return fmt.Sprintf("the model's answer is longer than Capstan keeps, and was cut off after %d bytes: lower the agent's parameters.maxOutputTokens, or ask for a shorter answer",
+			len(step.Reply.Text))
+	}
 	return fmt.Sprintf("the model's answer was cut off after %d output tokens: raise the agent's parameters.maxOutputTokens, or ask for a shorter answer",
 		step.Reply.Usage.OutputTokens)
 }

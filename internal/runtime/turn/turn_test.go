@@ -40,6 +40,8 @@ func outcomeOf(r *turn.Result) outcome {
 func TestEnds(t *testing.T) {
 	cut := says("half an ans")
 	cut.reply.FinishReason = model.FinishLength
+	long := cut
+	long.reply.TooLong = true
 	slow := says("late")
 	slow.after = 2 * time.Minute
 	for name, tc := range map[string]struct {
@@ -75,6 +77,17 @@ func TestEnds(t *testing.T) {
 			outcome{
 				Stop:    turn.StopMaxOutputTokens,
 				Message: "the model's answer was cut off after 100 output tokens: raise the agent's parameters.maxOutputTokens, or ask for a shorter answer",
+				Text:    "half an ans", Counts: turn.Counts{Steps: 1, ModelRequests: 1},
+				Usage: model.Usage{InputTokens: 1000, OutputTokens: 100}, Cost: &finalize.Cost{Amount: "0.002", Currency: "USD"}, Provider: "p0",
+			},
+		},
+		"too long": {
+			"what Capstan keeps is kept, and all is paid",
+			[][]answer{{long}},
+			nil,
+			outcome{
+				Stop:    turn.StopMaxOutputTokens,
+				Message: "the model's answer is longer than Capstan keeps, and was cut off after 11 bytes: lower the agent's parameters.maxOutputTokens, or ask for a shorter answer",
 				Text:    "half an ans", Counts: turn.Counts{Steps: 1, ModelRequests: 1},
 				Usage: model.Usage{InputTokens: 1000, OutputTokens: 100}, Cost: &finalize.Cost{Amount: "0.002", Currency: "USD"}, Provider: "p0",
 			},
@@ -231,5 +244,19 @@ func TestCancelAndInterrupt(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestRepliesThatBreakOff are paid for, at an estimate of the prompt and of what came.
+func TestRepliesThatBreakOff(t *testing.T) {
+	c, _ := candidate("p0", 2, answer{err: &model.Error{Kind: model.Network, Message: "it broke", Received: 4000}})
+	r, err := engine(&journaltest.Memory{}).Run(t.Context(), input(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := r.Record.Usage
+	want := c.Pricing.Cost(u).Amount.String()
+	if r.Stop != turn.StopModelError || u.InputTokens == 0 || u.OutputTokens != 2000 || r.Record.Cost == nil || r.Record.Cost.Amount != want {
+		t.Errorf("%s with %+v for %+v, want the prompt and 1000 tokens, twice, for %s", r.Stop, u, r.Record.Cost, want)
 	}
 }
