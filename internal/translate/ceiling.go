@@ -78,12 +78,12 @@ func Bounded(a *v1alpha1.Agent, t *v1alpha1.Turn, ceiling *v1alpha1.Limits) *v1a
 	if a.Spec.Limits != nil {
 		limits = *a.Spec.Limits
 	}
-	lower(&limits.TimeoutSeconds, ceiling.TimeoutSeconds, int32(v1alpha1.Timeout(given...)/time.Second))
-	lower(&limits.StartingDeadlineSeconds, ceiling.StartingDeadlineSeconds, int32(v1alpha1.StartingDeadline(given...)/time.Second))
-	lower(&limits.ApprovalTimeoutSeconds, ceiling.ApprovalTimeoutSeconds, int32(v1alpha1.ApprovalTimeout(given...)/time.Second))
-	lower(&limits.MaxSteps, ceiling.MaxSteps, int32(v1alpha1.MaxSteps(given...)))             //nolint:gosec // because it was an int32
-	lower(&limits.MaxToolCalls, ceiling.MaxToolCalls, int32(v1alpha1.MaxToolCalls(given...))) //nolint:gosec // because it was an int32
-	lower(&limits.MaxDepth, ceiling.MaxDepth, int32(v1alpha1.MaxDepth(given...)))             //nolint:gosec // because it was an int32
+	lower(&limits.TimeoutSeconds, ceiling.TimeoutSeconds, int32(v1alpha1.Timeout(given...)/time.Second))                            //nolint:gosec // because it was an int32
+	lower(&limits.StartingDeadlineSeconds, ceiling.StartingDeadlineSeconds, int32(v1alpha1.StartingDeadline(given...)/time.Second)) //nolint:gosec // because it was an int32
+	lower(&limits.ApprovalTimeoutSeconds, ceiling.ApprovalTimeoutSeconds, int32(v1alpha1.ApprovalTimeout(given...)/time.Second))    //nolint:gosec // because it was an int32
+	lower(&limits.MaxSteps, ceiling.MaxSteps, int32(v1alpha1.MaxSteps(given...)))                                                   //nolint:gosec // because it was an int32
+	lower(&limits.MaxToolCalls, ceiling.MaxToolCalls, int32(v1alpha1.MaxToolCalls(given...)))                                       //nolint:gosec // because it was an int32
+	lower(&limits.MaxDepth, ceiling.MaxDepth, int32(v1alpha1.MaxDepth(given...)))                                                   //nolint:gosec // because it was an int32
 	if own := limits.MaxTokens; ceiling.MaxTokens != nil && (own == nil || *own > *ceiling.MaxTokens) {
 		limits.MaxTokens = ceiling.MaxTokens
 	}
