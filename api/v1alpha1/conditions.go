@@ -196,6 +196,6 @@ const (
 	EventToolsMissing = "ToolsMissing"
 	// EventContextWarning is emitted, at the end, when the conversation has come near the model's context window.
 	EventContextWarning = "ContextWarning"
-	// EventResumed is emitted when a Turn was taken up again from what its journal held.
+	// EventResumed is emitted when a Turn that was cut off or suspended was taken up again from what its journal held.
 	EventResumed = "Resumed"
 )

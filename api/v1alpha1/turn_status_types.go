@@ -226,10 +226,11 @@ type Preparation struct {
 	ToolsLeftOut int32 `json:"toolsLeftOut,omitempty"`
 
 	// toolServersMissing are the ToolServers of the agent of whose tools nothing was known when the Turn began, because nobody
-	// had ever reached them: the model was offered none of their tools, and their context packs were not asked. At most 32.
+	// had ever reached them: the model was offered none of their tools, and their context packs were not asked. At most 16; the journal
+	// has all.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=253
 	ToolServersMissing []string `json:"toolServersMissing,omitempty"`
 

@@ -187,6 +187,15 @@ func (p *Policy) unread(kind string, err error) (wrong string, unknown error) {
 	return "", fmt.Errorf("failed to get the %s %q, by which the API server checks who decides about calls: %w", kind, p.name, err)
 }
 
+// isNarrowed says whether a policy leaves some of the objects out that its rules name. The API server gives empty selectors.
+func isNarrowed(m *admissionv1.MatchResources) bool {
+	if m == nil {
+		return true // and holds for none
+	}
+	selects := func(s *metav1.LabelSelector) bool { return s != nil && len(s.MatchLabels)+len(s.MatchExpressions) > 0 }
+	return selects(m.NamespaceSelector) || selects(m.ObjectSelector) || len(m.ExcludeResourceRules) > 0
+}
+
 // amiss says why a policy and its binding refuse nothing, or not everything; empty if they do. What the policy's rules and
 // expressions say is its author's business.
 func amiss(policy *admissionv1.ValidatingAdmissionPolicy, binding *admissionv1.ValidatingAdmissionPolicyBinding) string {
@@ -197,6 +206,8 @@ func amiss(policy *admissionv1.ValidatingAdmissionPolicy, binding *admissionv1.V
 		return fmt.Sprintf("%s%s has the failurePolicy %s: set it to Fail", ofPolicy, policy.Name, *fails)
 	case len(policy.Spec.MatchConditions) > 0:
 		return ofPolicy + policy.Name + " has matchConditions, so that it does not hold for all: take them away"
+	case isNarrowed(policy.Spec.MatchConstraints):
+		return ofPolicy + policy.Name + " has a selector or excludeResourceRules in its matchConstraints, so that it does not hold for all: take them away"
 	case binding.Spec.PolicyName != policy.Name:
 		return fmt.Sprintf("%s%s binds the policy %s: set its policyName to %s", ofBinding, binding.Name, binding.Spec.PolicyName, policy.Name)
 	case !slices.Contains(binding.Spec.ValidationActions, admissionv1.Deny):

@@ -9,6 +9,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -218,6 +219,19 @@ func (c *decisions) approval(p v1alpha1.PendingApproval) *v1alpha1.ToolApproval 
 	}
 }
 
+// unused is why the Turn does not use a decision, by its own word; empty if it says nothing of that.
+func (c *decisions) unused(name string) string {
+	state := meta.FindStatusCondition(c.turn.Status.Conditions, v1alpha1.ConditionSucceeded)
+	if state == nil {
+		return ""
+	}
+	_, why, found := strings.Cut(state.Message, name+" is not used: ")
+	if !found {
+		return ""
+	}
+	return screen.Line(why, longestReason)
+}
+
 // already says what was decided before. The same decision once more is none that failed.
 func (c *decisions) already(ctx context.Context, a *v1alpha1.ToolApproval, what string) error {
 	var before v1alpha1.ToolApproval
@@ -228,6 +242,9 @@ func (c *decisions) already(ctx context.Context, a *v1alpha1.ToolApproval, what 
 		screen.Line(before.Spec.DecidedBy, longestID), before.CreationTimestamp.UTC().Format("2006-01-02T15:04:05Z"))
 	if before.Spec.Reason != "" {
 		said += ": " + screen.Line(before.Spec.Reason, longestReason)
+	}
+	if why := c.unused(before.Name); why != "" {
+		return fmt.Errorf("%s, and that does not count: %s. Whoever may delete it does so by kubectl delete %s %s -n %s; then decide anew", said, why, toolApprovals, before.Name, before.Namespace)
 	}
 	if before.Spec.Decision != c.verb.decision {
 		return errors.New(said)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -102,10 +103,15 @@ func (e *Executor) decision(ctx context.Context, about []v1alpha1.ToolApproval, 
 // decideLive reads the decisions about the Turn from the API server, page by page.
 func (e *Executor) decideLive(ctx context.Context, t *v1alpha1.Turn, a loop.Approval) (*loop.Decision, error) {
 	var about []v1alpha1.ToolApproval
+	ofTurn := []client.ListOption{client.MatchingFields{fieldApprovalTurn: t.Name}}
 	for next := client.Continue(""); ; {
 		var page v1alpha1.ToolApprovalList
-		if err := e.Reader.List(ctx, &page, client.InNamespace(t.Namespace), client.MatchingFields{fieldApprovalTurn: t.Name},
-			client.Limit(approvalsPage), next); err != nil {
+		err := e.Reader.List(ctx, &page, append(ofTurn, client.InNamespace(t.Namespace), client.Limit(approvalsPage), next)...)
+		if apierrors.IsBadRequest(err) && len(ofTurn) > 0 {
+			ofTurn = nil // a CRD of an older version does not have the field: all are read then
+			continue
+		}
+		if err != nil {
 			return nil, unlistedDecisions(err)
 		}
 		about = append(about, translate.About(page.Items, t, a)...)

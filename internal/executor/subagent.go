@@ -144,14 +144,14 @@ func isAway(err error) bool {
 
 // refused is the failure of a call whose Turn the API server will not take; other errors stay as they are.
 func refused(err error) error {
-	const message = "the API server does not take the Turn of the sub-agent: "
+	const message = "the API server does not take the Turn of the sub-agent"
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		return &tool.Error{Class: tool.InvalidArguments, Message: message + reasonOf(err), Err: err}
+		return &tool.Error{Class: tool.InvalidArguments, Message: message, Said: reasonOf(err), Err: err}
 	case apierrors.IsRequestEntityTooLargeError(err):
-		return &tool.Error{Class: tool.InvalidArguments, Message: message + "task and context are too long", Err: err}
+		return &tool.Error{Class: tool.InvalidArguments, Message: message + ": task and context are too long", Err: err}
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
-		return &tool.Error{Class: tool.Unavailable, Message: message + reasonOf(err), Err: err}
+		return &tool.Error{Class: tool.Unavailable, Message: message, Said: reasonOf(err), Err: err}
 	}
 	return err
 }

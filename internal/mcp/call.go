@@ -42,7 +42,7 @@ func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Re
 // attempt calls a tool once. Lost means that the server had not taken the call, because the session was over.
 func (c *Client) attempt(ctx context.Context, name string, params *sdk.CallToolParams) (result tool.Result, lost bool, err error) {
 	ex := &exchange{}
-	defer ex.free()
+	defer ex.end()
 	s, _, err := c.connected(ctx, true)
 	if err != nil {
 		return tool.Result{}, false, c.failure(ctx, ex, err)

@@ -118,8 +118,8 @@ func (c *Client) dial(ctx context.Context) (*session, *Listing, error) {
 		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {},
 	})
 	ex, newer := &exchange{whole: true}, &exchange{whole: true}
-	defer ex.free()
-	defer newer.free()
+	defer ex.end()
+	defer newer.end()
 	var err error
 	s.ClientSession, err = client.Connect(withExchange(ctx, ex), transport, &sdk.ClientSessionOptions{ProtocolVersion: protocol})
 	if err != nil && ctx.Err() == nil && wantsNewer(ex) {

@@ -20,9 +20,9 @@ type exchange struct {
 	response []byte
 	// cut is why there is no response, where the SDK would not say.
 	cut error
-	// owned says that somebody frees what is held: the room of a large answer.
-	owned bool
-	held  *held
+	// owned says that somebody frees what is held, the room of a large answer, and ended that this was done for good.
+	owned, ended bool
+	held         *held
 }
 
 type exchangeKey struct{}

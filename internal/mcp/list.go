@@ -115,7 +115,7 @@ type wirePage struct {
 // page asks for one page of the list, and says how many bytes it has.
 func (s *session) page(ctx context.Context, cursor string) (*wirePage, int, error) {
 	ex := &exchange{}
-	defer ex.free()
+	defer ex.end()
 	_, err := s.ListTools(withExchange(ctx, ex), &sdk.ListToolsParams{Cursor: cursor})
 	page := &wirePage{}
 	switch said, missing := ex.decode(page); {

@@ -135,6 +135,10 @@ func (ex *exchange) hold(ctx context.Context, share *room, size int64, cut conte
 	}
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
+	if ex.ended { // meanwhile: nobody would give the room back
+		h.release()
+		return errBroken
+	}
 	ex.held = h
 	return nil
 }
@@ -148,10 +152,22 @@ func (ex *exchange) came(bytes int) {
 	}
 }
 
+// end frees the exchange for good: its owner takes no answer any more, whoever still reads one.
+func (ex *exchange) end() {
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	ex.ended = true
+	ex.freeLocked()
+}
+
 // free gives the room back, and the answer up.
 func (ex *exchange) free() {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
+	ex.freeLocked()
+}
+
+func (ex *exchange) freeLocked() {
 	ex.response = nil
 	if ex.held != nil {
 		ex.held.release()

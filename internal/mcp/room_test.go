@@ -75,6 +75,16 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	mustBeFree(t, append(shares, share)...)
 }
 
+// TestAnExchangeThatHasEndedHoldsNoRoom has an answer come in after its call is over, as where the SDK still reads it.
+func TestAnExchangeThatHasEndedHoldsNoRoom(t *testing.T) {
+	ex, share := owned(t), newRoom(serverRoom)
+	ex.end()
+	if err := ex.hold(t.Context(), share, MaxResponseBytes, func(error) {}); !errors.Is(err, errBroken) {
+		t.Errorf("hold = %v, want none for an exchange that nobody frees any more", err)
+	}
+	mustBeFree(t, share)
+}
+
 // TestOneServerHoldsAShareOfTheRoom has a server whose answers come in slowly, many at a time.
 func TestOneServerHoldsAShareOfTheRoom(t *testing.T) {
 	slow, other := newRoom(serverRoom), newRoom(serverRoom)

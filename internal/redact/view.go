@@ -16,7 +16,7 @@ const (
 	// chunk is how much of a text is viewed at once, in bytes, and reach how much longer than a form its escapes may be, in
 	// times: of what follows upon a chunk, so much is viewed with it.
 	chunk = 64 << 10
-	reach = 16
+	reach = 40
 	// maxEntity bounds the entities of HTML that are undone, in bytes.
 	maxEntity = 10
 )

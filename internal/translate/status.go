@@ -19,6 +19,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
+// maxMissing is how many ToolServers a status names that were never reached.
+const maxMissing = 16
+
 const (
 	// maxResultBytes bounds the answer in a status, as JSON; the journal has it whole.
 	maxResultBytes = 32 << 10
@@ -166,7 +169,8 @@ func preparation(r *turn.Result) *v1alpha1.Preparation {
 		return nil
 	}
 	out := Report(r.Preparation, r.Provider, r.Model, r.MessageCount)
-	out.ToolsLeftOut, out.ToolServersMissing = count(r.ToolsLeftOut), r.ToolServersMissing
+	out.ToolsLeftOut = count(r.ToolsLeftOut)
+	out.ToolServersMissing = r.ToolServersMissing[:min(len(r.ToolServersMissing), maxMissing)]
 	return out
 }
 

@@ -187,6 +187,9 @@ var _ = Describe("The check of decisions", func() {
 		Entry("as it does not hold for some requests", func(p *admissionv1.ValidatingAdmissionPolicy) {
 			p.Spec.MatchConditions = []admissionv1.MatchCondition{{Name: "not-admin", Expression: "request.userInfo.username != 'admin'"}}
 		}, asShipped, "has matchConditions"),
+		Entry("as it does not hold for some objects", func(p *admissionv1.ValidatingAdmissionPolicy) {
+			p.Spec.MatchConstraints.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"guarded": "yes"}}
+		}, asShipped, "has a selector or excludeResourceRules in its matchConstraints"),
 		Entry("as another policy is bound", func(*admissionv1.ValidatingAdmissionPolicy) {}, func(b *admissionv1.ValidatingAdmissionPolicyBinding) { b.Spec.PolicyName = "another" },
 			"binds the policy another: set its policyName to stage-"),
 		Entry("as it only warns", func(*admissionv1.ValidatingAdmissionPolicy) {}, func(b *admissionv1.ValidatingAdmissionPolicyBinding) {

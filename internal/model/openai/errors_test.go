@@ -196,7 +196,7 @@ func TestEndlessAnswer(t *testing.T) {
 	const other = "what is no event of the answer exceeds 1048576 bytes and was cut off"
 	for name, tc := range map[string]struct{ reason, line, want string }{
 		"events":   {"they say nothing, and none is held", "data: {\"choices\":[],\"id\":\"" + strings.Repeat("x", 1000) + "\"}\n\n", "the answer exceeds 16777216 bytes and was cut off"},
-		"an event": {"one is held", "data: {" + strings.Repeat("x", 1000), "an event of the answer exceeds 8388608 bytes and was cut off"},
+		"an event": {"one is held", "data: {" + strings.Repeat("x", 1000), "an event of the answer exceeds 2097152 bytes and was cut off"},
 		"one line": {"so is what is none", strings.Repeat("x", 1000), other},
 		"lines":    {"all of it", strings.Repeat("x", 1000) + "\n", other},
 		"comments": {"they are not held", ": " + strings.Repeat("x", 1000) + "\n\n", "the answer exceeds 16777216 bytes and was cut off"},

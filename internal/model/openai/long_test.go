@@ -1,6 +1,8 @@
 package openai_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -84,6 +86,22 @@ func TestRepliesThatAreTooLong(t *testing.T) {
 				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
 			}
 		})
+	}
+}
+
+// TestAReplyThatIsTooLongAndCancelled is lost: it was not the endpoint that ended it, whatever the cause is called.
+func TestAReplyThatIsTooLongAndCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write([]byte(events(delta(`"content":"`+strings.Repeat("x", openai.MaxReplyBytes)+`"`), delta(`"content":"and more"`))))
+		w.(http.Flusher).Flush()
+		cancel(errors.New("the turn was cancelled"))
+		<-r.Context().Done()
+	})
+	got, err := provider(t, url).Generate(ctx, request("hello"))
+	if err == nil {
+		t.Errorf("Generate = %d bytes, %s; want the error of a request that was cancelled", len(got.Text), got.FinishReason)
 	}
 }
 

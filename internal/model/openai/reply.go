@@ -75,20 +75,20 @@ func (in *incoming) spent() model.Reply {
 }
 
 // cutOff says whether an answer is cut off because it is too long: more than is kept came of it, or more than is read before its end.
-func (in *incoming) cutOff(end error) bool {
+func (in *incoming) cutOff(ctx context.Context, end error) bool {
 	if _, isLong := errors.AsType[tooLong](end); isLong && in.finish == "" {
 		return in.received > 0
 	}
-	return in.tooLong && !errors.Is(end, context.Canceled) && !errors.Is(end, context.DeadlineExceeded)
+	return in.tooLong && ctx.Err() == nil
 }
 
 // finished judges a stream by how it ended. After a finish reason the answer is whole, whatever became of the connection.
 // What it returns with an error has what was spent alone.
-func (p *Provider) finished(in *incoming, offered bool, end error, note *response) (model.Reply, error) {
+func (p *Provider) finished(ctx context.Context, in *incoming, offered bool, end error, note *response) (model.Reply, error) {
 	spent := in.spent()
 	switch in.finish {
 	case "":
-		if in.cutOff(end) {
+		if in.cutOff(ctx, end) {
 			in.tooLong = true
 			return in.reply(model.FinishLength), nil
 		}

@@ -77,7 +77,7 @@ func (s *State) steps() int {
 // judge checks an answer against the schema. One that does not fit is rejected, so that the model is asked again, at most so
 // often; then it is the end. Whether an earlier run has rejected it already makes no difference.
 func (in *Input) judge(s *Step, end *End) (*End, error) {
-	if in.Output == nil {
+	if in.Output == nil || s.Reply.TooLong { // what is cut off fits no schema, and is too long to be sent back
 		return end, nil
 	}
 	if in.State.rejections[s.Step] != nil {

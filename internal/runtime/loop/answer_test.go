@@ -220,6 +220,19 @@ func TestStructuredAnswers(t *testing.T) {
 	}
 }
 
+// TestAnAnswerThatIsTooLongIsNotSentBack for its form: it is cut off, and would fill the next request.
+func TestAnAnswerThatIsTooLongIsNotSentBack(t *testing.T) {
+	long := says(`{"city": "Par`)
+	long.reply.TooLong, long.reply.FinishReason = true, model.FinishLength
+	c, s := candidate("one", 1, long, says(fits))
+	in := input(t, c)
+	in.Output = capital(t)
+	end, err := loop.Run(t.Context(), in)
+	if err != nil || end.Reason == loop.OutputInvalid || len(s.requests) != 1 || len(in.State.Rejections) != 0 {
+		t.Errorf("Run = %+v, %v after %d requests, want the end with what came", end, err, len(s.requests))
+	}
+}
+
 // TestTheModelIsToldOfTheSchema natively where its endpoint can, and in words in any case.
 func TestTheModelIsToldOfTheSchema(t *testing.T) {
 	for _, native := range []bool{false, true} {
