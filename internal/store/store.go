@@ -18,6 +18,9 @@ type Store interface {
 	journal.Journal
 	Keeper
 
+	// Identity says which store this is. It is cheap, and asks the store each time: a failover may come between two calls.
+	Identity(ctx context.Context) (Identity, error)
+
 	// Check fails if the journal could not be written now, or if what is written would be lost. The error says what to do.
 	// It takes at most as long as ctx allows.
 	Check(ctx context.Context) error

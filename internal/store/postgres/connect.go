@@ -19,6 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
+
+	"github.com/capstan-dev/capstan/internal/store/schema"
 )
 
 //go:embed migrations/*.sql
@@ -127,12 +129,8 @@ func reason(err error, u *url.URL) string {
 	return ": " + cause.Error()
 }
 
-// migrate brings the schema to the newest version. Processes that do so at once wait for each other, looking every second.
-func migrate(ctx context.Context, pool *pgxpool.Pool) (err error) {
-	dir, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return err
-	}
+// migrate brings the schema to the newest version of a folder. Processes that do so at once wait for each other, looking every second.
+func migrate(ctx context.Context, pool *pgxpool.Pool, dir fs.FS) (err error) {
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, uint64(openTimeout/time.Second)))
 	if err != nil {
 		return err
@@ -143,6 +141,5 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = provider.Up(ctx)
-	return err
+	return schema.Up(ctx, provider)
 }

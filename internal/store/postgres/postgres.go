@@ -5,6 +5,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"sync/atomic"
 	"time"
 
@@ -39,9 +40,19 @@ type Store struct {
 // Open opens the journals in the database that a URL names: postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full.
 // The URL takes what libpq knows, and pool_max_conns; a password may as well come from PGPASSWORD or PGPASSFILE. Tables
 // are made in the first schema of the search_path; their names begin with capstan_. It returns when they are of the newest
-// schema, also if several processes open a new database at once, and fails if that is not possible within two minutes.
+// schema, also if several processes open a new database at once, and fails if that is not possible within two minutes. It
+// returns journal.ErrNewer for a schema that is newer than this program's.
 // Neither the URL nor the password is in any error. Close must be called.
 func Open(ctx context.Context, databaseURL string) (*Store, error) {
+	dir, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx, databaseURL, dir)
+}
+
+// open opens the journals in a database with the schema that a folder of migrations makes.
+func open(ctx context.Context, databaseURL string, dir fs.FS) (*Store, error) {
 	config, err := configure(databaseURL)
 	if err != nil {
 		return nil, err
@@ -52,7 +63,7 @@ func Open(ctx context.Context, databaseURL string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the journal: %w", explain(err))
 	}
-	if err := migrate(ctx, pool); err != nil {
+	if err := migrate(ctx, pool, dir); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("failed to bring the journal to the newest schema: %w", explain(err))
 	}

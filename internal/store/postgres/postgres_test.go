@@ -2,8 +2,11 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -98,6 +101,55 @@ func TestKeeperContract(t *testing.T) {
 		})
 }
 
+func TestIdentityContract(t *testing.T) {
+	journaltest.RunIdentity(t, func(t *testing.T) func() (journaltest.Identified, error) {
+		databaseURL := postgrestest.Database(t)
+		return func() (journaltest.Identified, error) { return postgres.Open(t.Context(), databaseURL) }
+	})
+}
+
+func TestIdentityWhereTheServerDoesNotTell(t *testing.T) {
+	s := openAt(t, postgrestest.Database(t))
+	whole, err := s.Identity(t.Context())
+	if err != nil || whole.Incarnation == "1" {
+		t.Fatalf("Identity: %+v, %v; want the server's incarnation", whole, err)
+	}
+	databaseURL := postgrestest.Own(t).URL("postgres")
+	for name, statement := range map[string]string{
+		"system identifier": `REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`,
+		"position":          `REVOKE EXECUTE ON FUNCTION pg_current_wal_lsn() FROM PUBLIC`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			plain := ordinary(t, databaseURL)
+			s := openAt(t, plain)
+			before, err := s.Identity(t.Context())
+			if err != nil || before.Incarnation == "1" {
+				t.Fatalf("Identity of an ordinary user: %+v, %v; want the server's incarnation", before, err)
+			}
+			postgrestest.Exec(t, databaseURL, statement)
+			after, err := s.Identity(t.Context())
+			if want := (store.Identity{ID: before.ID, Incarnation: "1"}); err != nil || after != want {
+				t.Errorf("Identity: %+v, %v; want %+v", after, err, want)
+			}
+			postgrestest.Exec(t, databaseURL, strings.Replace(strings.Replace(statement, "REVOKE", "GRANT", 1), "FROM", "TO", 1))
+		})
+	}
+}
+
+// ordinary makes a user without rights beyond its own schema, and returns its URL of the database.
+func ordinary(t *testing.T, databaseURL string) string {
+	t.Helper()
+	name := "user_" + strings.ToLower(rand.Text())
+	postgrestest.Exec(t, databaseURL, `CREATE ROLE `+name+` LOGIN PASSWORD 'ordinary'`)
+	postgrestest.Exec(t, databaseURL, `CREATE SCHEMA AUTHORIZATION `+name)
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(name, "ordinary")
+	return u.String()
+}
+
 func TestCallsAfterClose(t *testing.T) {
 	s := openAt(t, postgrestest.Database(t))
 	if err := s.Close(); err != nil {
@@ -108,8 +160,10 @@ func TestCallsAfterClose(t *testing.T) {
 	_, list := s.UIDs(t.Context(), "", 1)
 	_, purge := s.Purge(t.Context(), time.Unix(1, 0), 1)
 	_, size := s.Size(t.Context())
+	_, identity := s.Identity(t.Context())
 	for name, err := range map[string]error{
 		"Append": s.Append(t.Context(), "a", entry(1, 1)), "Read": read, "Artifact": artifact, "UIDs": list, "Purge": purge, "Size": size,
+		"Identity": identity,
 		"Retire": s.Retire(t.Context(), time.Unix(1, 0), "a"), "Check": s.Check(t.Context()),
 	} {
 		if !errors.Is(err, postgres.ErrClosed) {

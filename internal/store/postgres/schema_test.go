@@ -2,8 +2,12 @@ package postgres_test
 
 import (
 	"errors"
+	"io/fs"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -81,5 +85,83 @@ func TestJournalsOfTheVersionBeforeGoOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		bring(t, databaseURL, 1)
+	}
+}
+
+func TestOpenLeavesANewerSchemaAlone(t *testing.T) {
+	for name, base := range map[string]int64{
+		"this program's migrations were done":     newest,
+		"those of the version before, and others": newest - 1,
+	} {
+		t.Run(name, func(t *testing.T) {
+			databaseURL := postgrestest.Database(t)
+			bring(t, databaseURL, base)
+			postgrestest.Exec(t, databaseURL, `INSERT INTO `+postgres.Versions+` (version_id, is_applied) VALUES (99, true)`)
+			s, err := postgres.Open(t.Context(), databaseURL)
+			if err == nil {
+				t.Fatal(errors.Join(errors.New("Open took a schema of which it knows nothing"), s.Close()))
+			}
+			if !errors.Is(err, journal.ErrNewer) || postgres.IsAway(err) {
+				t.Errorf("Open: %v, want ErrNewer, and no reason to try again", err)
+			}
+			for _, want := range []string{"version 99", "knows is 3", "run that version, or a later one", "restore a backup"} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("Open: %v, want it to say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// newest is the version of the schema that this program makes.
+const newest = 3
+
+// TestProgramsOfTwoVersionsMigrateAtOnce: whichever comes first, the newer program works, and the older one either has worked with its own
+// schema or refuses the newer one.
+func TestProgramsOfTwoVersionsMigrateAtOnce(t *testing.T) {
+	t.Parallel()
+	all, err := postgres.Migrations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := fstest.MapFS{}
+	for _, name := range []string{"00001_journal.sql", "00002_retention.sql"} {
+		data, err := fs.ReadFile(all, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		older[name] = &fstest.MapFile{Data: data}
+	}
+	for range 4 {
+		databaseURL := postgrestest.Database(t)
+		var group sync.WaitGroup
+		for i := range 4 {
+			group.Go(func() {
+				dir := all
+				if i%2 == 0 {
+					dir = older
+				}
+				s, err := postgres.OpenWith(t.Context(), databaseURL, dir)
+				if err == nil {
+					err = s.Close()
+				} else if i%2 == 0 && errors.Is(err, journal.ErrNewer) {
+					err = nil
+				}
+				if err != nil {
+					t.Errorf("Open of program %d: %v", i, err)
+				}
+			})
+		}
+		group.Wait()
+		s, err := postgres.Open(t.Context(), databaseURL)
+		if err != nil {
+			t.Fatalf("Open: %v, want the newest schema whole", err)
+		}
+		if i, err := s.Identity(t.Context()); err != nil || i.ID == "" {
+			t.Errorf("Identity: %+v, %v; want one that was made once", i, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store/schema"
 )
 
 //go:embed migrations/*.sql
@@ -81,16 +82,5 @@ func migrate(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
-	if _, err := provider.Up(ctx); err != nil {
-		return fmt.Errorf("failed to bring it to the newest schema: %w", err)
-	}
-	has, err := provider.GetDBVersion(ctx)
-	if err != nil {
-		return err
-	}
-	sources := provider.ListSources()
-	if knows := sources[len(sources)-1].Version; has > knows {
-		return fmt.Errorf("its schema has version %d and the newest known one is %d: %w", has, knows, journal.ErrNewer)
-	}
-	return nil
+	return schema.Up(ctx, provider)
 }

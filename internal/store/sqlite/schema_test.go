@@ -101,5 +101,5 @@ func TestOpenLeavesANewerSchemaAlone(t *testing.T) {
 	if !errors.Is(err, journal.ErrNewer) {
 		t.Errorf("Open: %v, want ErrNewer", err)
 	}
-	must(t, "Open", err, path, "version 99", "run that version, or a later one")
+	must(t, "Open", err, path, "version 99", "knows is 3", "run that version, or a later one")
 }

@@ -81,6 +81,36 @@ func TestKeeperContract(t *testing.T) {
 		func(t *testing.T, k journaltest.Keeper) journaltest.Keeper { return f.reopen(t, k) })
 }
 
+func TestIdentityContract(t *testing.T) {
+	journaltest.RunIdentity(t, func(t *testing.T) func() (journaltest.Identified, error) {
+		path := filepath.Join(t.TempDir(), "journal.db")
+		return func() (journaltest.Identified, error) { return sqlite.Open(t.Context(), path) }
+	})
+}
+
+func TestACopyOfAFileHasTheSameID(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	s, err := sqlite.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := s.Identity(t.Context())
+	if err := errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := path + ".copy"
+	if err := os.WriteFile(copied, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := openAt(t, copied).Identity(t.Context()); got != want || err != nil {
+		t.Errorf("Identity: %+v, %v; want %+v", got, err, want)
+	}
+}
+
 func TestFileIsPrivate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data", "journal.db")
 	openAt(t, path)
@@ -108,8 +138,10 @@ func TestCallsAfterClose(t *testing.T) {
 	_, list := s.UIDs(t.Context(), "", 1)
 	_, purge := s.Purge(t.Context(), time.Unix(1, 0), 1)
 	_, size := s.Size(t.Context())
+	_, identity := s.Identity(t.Context())
 	for name, err := range map[string]error{
 		"Append": s.Append(t.Context(), "a", entry(2)), "Read": read, "Artifact": artifact, "UIDs": list, "Purge": purge, "Size": size,
+		"Identity": identity,
 		"Retire": s.Retire(t.Context(), time.Unix(1, 0), "a"), "Check": s.Check(t.Context()),
 	} {
 		if !errors.Is(err, sqlite.ErrClosed) {

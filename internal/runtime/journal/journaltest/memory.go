@@ -2,6 +2,7 @@ package journaltest
 
 import (
 	"context"
+	"crypto/rand"
 	"iter"
 	"maps"
 	"slices"
@@ -13,10 +14,11 @@ import (
 )
 
 // Memory is a store that lives as long as the test. It starts no goroutine and never blocks, so that it can be used
-// within a synctest bubble. The zero value is empty and ready to use. It implements Keeper.
+// within a synctest bubble. The zero value is empty and ready to use. It implements Keeper and store.Store.
 type Memory struct {
 	mu       sync.Mutex
 	journals map[string]*held
+	identity store.Identity
 }
 
 // held is one journal.
@@ -143,6 +145,19 @@ func (m *Memory) uids(of func(*held) bool) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(m.journals)), func(uid string) bool { return !of(m.journals[uid]) })
 }
 
+// Identity returns an ID that is made by the first call, and the incarnation "1".
+func (m *Memory) Identity(ctx context.Context) (store.Identity, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Identity{}, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.identity == (store.Identity{}) {
+		m.identity = store.Identity{ID: rand.Text(), Incarnation: "1"}
+	}
+	return m.identity, nil
+}
+
 // Size returns how much there is; Bytes are those of payloads and artifacts.
 func (m *Memory) Size(ctx context.Context) (z store.Size, err error) {
 	if err := ctx.Err(); err != nil {
@@ -166,3 +181,9 @@ func (m *Memory) Size(ctx context.Context) (z store.Size, err error) {
 	}
 	return z, nil
 }
+
+// Check fails if ctx has ended.
+func (m *Memory) Check(ctx context.Context) error { return context.Cause(ctx) }
+
+// Close does nothing: the journals are there for as long as the value is.
+func (m *Memory) Close() error { return nil }

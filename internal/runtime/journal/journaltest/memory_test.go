@@ -21,6 +21,13 @@ func TestMemoryKeepsTheContractOfAKeeper(t *testing.T) {
 		func(_ *testing.T, k journaltest.Keeper) journaltest.Keeper { return k })
 }
 
+func TestMemoryKeepsTheContractOfAnIdentity(t *testing.T) {
+	journaltest.RunIdentity(t, func(*testing.T) func() (journaltest.Identified, error) {
+		m := &journaltest.Memory{}
+		return func() (journaltest.Identified, error) { return m, nil }
+	})
+}
+
 func TestMemoryWithinBubbles(t *testing.T) {
 	for range 2 {
 		synctest.Test(t, func(t *testing.T) {
