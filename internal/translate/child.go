@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -48,13 +49,18 @@ type ChildCall struct {
 }
 
 // ChildOf returns the Turn that a call of an Agent is, by a parent and its Agent. The error, a *tool.Error, says what is wrong
-// with the arguments.
+// with the arguments. Arguments that the sub-agent would not be told, such as a dry run, are an error: without them it would do
+// more than it was asked to.
 func ChildOf(parent *v1alpha1.Turn, caller *v1alpha1.Agent, agent string, c tool.Call) (*v1alpha1.Turn, error) {
 	var arguments struct {
 		Task    string `json:"task"`
 		Context string `json:"context"`
 	}
-	if err := json.Unmarshal(c.Arguments, &arguments); err != nil {
+	d := json.NewDecoder(bytes.NewReader(c.Arguments))
+	if c.Attempt <= 1 { // a call that was begun by an earlier version has its Turn already
+		d.DisallowUnknownFields()
+	}
+	if err := d.Decode(&arguments); err != nil {
 		return nil, &tool.Error{
 			Class: tool.InvalidArguments, Message: `the arguments must be {"task": "...", "context": "..."}, with context left out if there is none`, Err: err,
 		}

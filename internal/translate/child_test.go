@@ -1,6 +1,7 @@
 package translate_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -122,6 +123,29 @@ func TestArgumentsOfASubAgent(t *testing.T) {
 				t.Errorf("%s: %q, want invalid_arguments: %q", e.Class, e.Message, tc.want)
 			}
 		})
+	}
+}
+
+// TestASubAgentIsToldAllArguments or is not called: one that it would not be told of may be what holds it back. Where arguments are
+// not validated, no gate has looked at them.
+func TestASubAgentIsToldAllArguments(t *testing.T) {
+	of := callOf(func(*translate.ChildCall) {})
+	for arguments, attempts := range map[string]struct {
+		attempt int
+		told    bool
+	}{
+		`{"task":"Close it."}`:                              {1, true},
+		`{"task":"Close it.","context":"It is blue."}`:      {1, true},
+		`{"task":"Close it.","dry_run":true}`:               {1, false},
+		`{"task":"Close it.","context":"x","options":{}}`:   {1, false},
+		`{"task":"Close it.","dry_run":true,"context":"x"}`: {2, true}, // an earlier version has begun it: its Turn is there
+	} {
+		_, err := translate.ChildOf(of.Parent, of.Caller, "researcher", tool.Call{
+			Step: 1, CallID: "c", Attempt: attempts.attempt, Arguments: json.RawMessage(arguments), Left: of.Left,
+		})
+		if attempts.told != (err == nil) || err != nil && tool.AsError(err).Class != tool.InvalidArguments {
+			t.Errorf("a call with %s, attempt %d: %v, want it made: %t", arguments, attempts.attempt, err, attempts.told)
+		}
 	}
 }
 

@@ -102,9 +102,9 @@ func (a *arguments) repair() bool {
 	}
 	after, changes := unwrapped(a.text)
 	if after == nil && a.schema != nil {
-		mend := a.schema.Repair
-		if effectOf(a.tool) == tool.Destructive {
-			mend = a.schema.RepairKeeping // what a model wrote to hold a call back, such as a dry run, must not be dropped
+		mend := a.schema.RepairKeeping // an unknown property may be what holds a call back, such as a dry run
+		if effectOf(a.tool) == tool.ReadOnly {
+			mend = a.schema.Repair
 		}
 		after, changes = mend(json.RawMessage(a.text))
 	}

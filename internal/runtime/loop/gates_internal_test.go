@@ -281,7 +281,7 @@ func TestGatesChangeNothing(t *testing.T) {
 
 func TestRepairsOfArguments(t *testing.T) {
 	const wrong = "the arguments do not fit the tool's schema: "
-	const harmful = `{"properties":{"n":{"type":"integer"}},"additionalProperties":false}` // of a tool that does harm; the others do none
+	const order = `{"properties":{"n":{"type":"integer"},"all":{"type":"boolean","default":true}},"required":["all"],"additionalProperties":false}` // has a default
 	for name, tc := range map[string]struct {
 		reason, arguments, schema string
 		before                    int // repairs of earlier runs
@@ -298,9 +298,9 @@ func TestRepairsOfArguments(t *testing.T) {
 		"text of no JSON":  {"nor is half of one", `"{\"n\":"`, "", 0, "{}", "the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again", nil},
 		"number":           {"3 for \"3\"", `{"n":"3"}`, "", 0, `{"n":3}`, "", []string{`1: /n: read the text as the number 3`}},
 		"unknown":          {"an unknown property", `{"n":3,"why":"so"}`, "", 0, `{"n":3}`, "", []string{`1: removed "why"`}},
-		"unknown, harmful": {"of a call that does harm it may be what holds it back", `{"n":"3","dry_run":true}`, harmful, 0, "{}", wrong + `must not have "dry_run". Mend them and call the tool again`, []string{`1: /n: read the text as the number 3`}},
 		"default":          {"a default", `{}`, `{"required":["n"],"properties":{"n":{"default":7}}}`, 0, `{"n":7}`, "", []string{`1: added the default of "n"`}},
 		"default, then":    {"which may have to be repaired itself", `{}`, `{"required":["n"],"properties":{"n":{"type":"integer","default":"7"}}}`, 0, `{"n":7}`, "", []string{`1: added the default of "n"`, `2: /n: read the text as the number 7`}},
+		"default, unknown": {"both, of a call that changes nothing", `{"n":3,"why":"so"}`, order, 0, `{"all":true,"n":3}`, "", []string{`1: added the default of "all", removed "why"`}},
 		"not enough":       {"what is left is told", `{"n":"x","why":"so"}`, "", 0, "{}", wrong + "/n: must be an integer. Mend them and call the tool again", []string{`1: removed "why"`}},
 		"repaired before":  {"a repair is not made twice", `{"n":"0"}`, "", 1, `{"n":9}`, "", nil},
 		"repaired enough":  {"nor more often than twice, over all runs", `{"n":"0"}`, `{"properties":{"n":{"type":"string"}}}`, 2, "{}", wrong + "/n: must be a string. Mend them and call the tool again", nil},
@@ -313,9 +313,7 @@ func TestRepairsOfArguments(t *testing.T) {
 			}
 			got := validArguments(looking(t, func(v *view) {
 				v.call.Arguments, v.tool.Schema, v.state = tc.arguments, json.RawMessage(tc.schema), past(t, payloads...)
-				if tc.schema != harmful {
-					v.tool.Effect = tool.Idempotent
-				}
+				v.tool.Effect = tool.ReadOnly
 			}))
 			var repairs []string
 			text := tc.arguments
@@ -330,5 +328,41 @@ func TestRepairsOfArguments(t *testing.T) {
 				t.Errorf("arguments %s, message %q; want %s, %q: %s; repairs: -want +got:\n%s", got.arguments, got.message, tc.want, tc.message, tc.reason, diff)
 			}
 		})
+	}
+}
+
+// TestRepairsOfCallsThatChangeSomething take nothing away that a model wrote to hold a call back, whatever the tool's effect is
+// called: only a call that changes nothing is the same without it. Tools that end the Turn, and sub-agents, are no exception.
+func TestRepairsOfCallsThatChangeSomething(t *testing.T) {
+	const wrong = "the arguments do not fit the tool's schema: "
+	subAgent := prompt.SubAgent("send", "Does it.")
+	for _, effect := range []tool.Effect{tool.Idempotent, tool.Destructive, "", "Unheard"} {
+		for name, tc := range map[string]struct {
+			arguments, schema string
+			change            func(*view)
+			message           string // empty for a call that may be made, with what is in want
+			want              string
+		}{
+			"unknown":     {arguments: `{"n":"3","dry_run":true}`, schema: `{"properties":{"n":{"type":"integer"}},"additionalProperties":false}`, message: wrong + `must not have "dry_run". Mend them and call the tool again`},
+			"nested":      {arguments: `{"o":{"dry_run":true}}`, schema: `{"properties":{"o":{"additionalProperties":false}}}`, message: wrong + `/o: must not have "dry_run". Mend them and call the tool again`},
+			"in a text":   {arguments: `"{\"dry_run\":true}"`, schema: `{"additionalProperties":false}`, message: wrong + `must not have "dry_run". Mend them and call the tool again`},
+			"misspelt":    {arguments: `{"dryRun":true}`, schema: `{"required":["dry_run"],"properties":{"dry_run":{"default":false}}}`, message: wrong + `lacks "dry_run". Mend them and call the tool again`},
+			"ends a turn": {arguments: `{"n":3,"dry_run":true}`, change: func(v *view) { v.tool.EndsTurn = true }, message: wrong + `must not have "dry_run". Mend them and call the tool again`},
+			"sub-agent":   {arguments: `{"task":"Close it.","dry_run":true}`, change: func(v *view) { v.tool.Tool = subAgent }, message: wrong + `must not have "dry_run". Mend them and call the tool again`},
+			"by value":    {arguments: `{"n":"3"}`, want: `{"n":3}`},
+			"by default":  {arguments: `{}`, schema: `{"required":["n"],"properties":{"n":{"default":7}}}`, want: `{"n":7}`},
+		} {
+			t.Run(string(effect)+" "+name, func(t *testing.T) {
+				got := validArguments(looking(t, func(v *view) {
+					v.call.Arguments, v.tool.Schema, v.tool.Effect = tc.arguments, json.RawMessage(tc.schema), effect
+					if tc.change != nil {
+						tc.change(v)
+					}
+				}))
+				if got.message != tc.message || tc.want != "" && string(got.arguments) != tc.want {
+					t.Errorf("arguments %s, message %q; want %s, %q", got.arguments, got.message, tc.want, tc.message)
+				}
+			})
+		}
 	}
 }

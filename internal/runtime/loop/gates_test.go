@@ -237,7 +237,7 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 // TestRepairsAreJournalledWithTheirConsequence and not made again by a later run.
 func TestRepairsAreJournalledWithTheirConsequence(t *testing.T) {
 	j := &journaltest.Memory{}
-	c, _ := candidate("one", 1, asksFor("", call("c1", "find", `"{\"n\":\"1\"}"`), call("c2", "find", `{"n":"x","y":1}`)), says("Done."))
+	c, _ := candidate("one", 1, asksFor("", call("c1", "find", `"{\"n\":\"1\"}"`), call("c2", "find", `"{\"n\":\"x\"}"`)), says("Done."))
 	find, found := toolOf("find", tool.Idempotent, result{content: "found"})
 	in := with(inputOf(t, j, 1, c), find)
 	var appends [][]journal.Kind

@@ -16,15 +16,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 )
 
-// Repair mends what is certain in a value that does not fit, once: a number or a truth value that was written as a text
-// where the schema wants it as such, the schema's default for a missing property, and a property that is not known where
-// none is allowed. It returns the value as canonical JSON and what was done, path by path and at most MaxViolations of it;
-// nothing where there is nothing to mend. The value may still not fit.
+// Repair mends what is certain in the arguments of a call that changes nothing: what RepairKeeping mends, and it removes a property
+// that is not known where none is allowed.
 func (s *Schema) Repair(value json.RawMessage) (json.RawMessage, []string) {
 	return s.repair(value, false)
 }
 
-// RepairKeeping is Repair, but properties that are not known stay, and the value with them does not fit.
+// RepairKeeping mends what is certain in a value that does not fit, once, and removes nothing: it reads a number or a truth value
+// that was written as a text where the schema wants it as such, and adds the schema's default for a missing property. A property
+// that is not known stays, and no default is added beside it: it may be a misspelt one that was to hold the call back, such as a
+// dry run. RepairKeeping returns the value as canonical JSON and the changes, path by path and at most MaxViolations of them;
+// nothing if there is nothing to mend. The value may still not fit.
 func (s *Schema) RepairKeeping(value json.RawMessage) (json.RawMessage, []string) {
 	return s.repair(value, true)
 }
@@ -71,7 +73,7 @@ func bounded(changes []string) []string {
 type repair struct {
 	instance, document any
 	changes            []string
-	// keep leaves properties that are not known.
+	// keep leaves properties that are not known, and adds nothing beside them.
 	keep bool
 }
 
@@ -129,9 +131,14 @@ func (r *repair) complete(l leaf, v any, missing []string) (any, string) {
 	if !ok {
 		return nil, ""
 	}
+	known := r.propertiesAt(l.SchemaURL)
+	if r.keep && !allKnown(object, known) {
+		return nil, ""
+	}
 	var added []string
 	for _, name := range missing {
-		if value, ok := r.defaultOf(l.SchemaURL, name); ok {
+		property, _ := known[name].(map[string]any)
+		if value, ok := property["default"]; ok {
 			object[name] = value
 			added = append(added, name)
 		}
@@ -142,34 +149,40 @@ func (r *repair) complete(l leaf, v any, missing []string) (any, string) {
 	return object, "added the default of " + quoted(added)
 }
 
-// defaultOf is the default of a property of the schema at a place of the document.
-func (r *repair) defaultOf(url, property string) (any, bool) {
+// allKnown reports whether an object has no property but those of a schema.
+func allKnown(object, properties map[string]any) bool {
+	for name := range object {
+		if _, ok := properties[name]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// propertiesAt returns the properties of the schema at a place of the document, or nil if it has none.
+func (r *repair) propertiesAt(url string) map[string]any {
 	fragment, own := strings.CutPrefix(url, location+"#")
 	at, err := neturl.PathUnescape(fragment)
 	if err != nil || !own {
-		return nil, false // of another document, as of one that describes schemas
+		return nil // of another document, as of one that describes schemas
 	}
 	v := r.document
-	for _, key := range append(tokens(at), "properties", property) {
+	for _, key := range append(tokens(at), "properties") {
 		switch inner := v.(type) {
 		case map[string]any:
 			v = inner[key]
 		case []any:
 			i, err := strconv.Atoi(key)
 			if err != nil || i < 0 || i >= len(inner) {
-				return nil, false
+				return nil
 			}
 			v = inner[i]
 		default:
-			return nil, false
+			return nil
 		}
 	}
-	object, ok := v.(map[string]any)
-	if !ok {
-		return nil, false
-	}
-	value, ok := object["default"]
-	return value, ok
+	properties, _ := v.(map[string]any)
+	return properties
 }
 
 // tokens are the parts of a JSON pointer.

@@ -78,3 +78,42 @@ func TestRepairsOfSchemasWithNames(t *testing.T) {
 		}
 	}
 }
+
+// TestRepairKeeping adds and changes only what cannot undo what a model wrote to hold a call back: a property that the schema does
+// not know, wherever it stands, is neither dropped nor passed over by a default that may be what it was meant to say.
+func TestRepairKeeping(t *testing.T) {
+	const closed = `{
+		"type":"object","additionalProperties":false,"required":["id"],
+		"properties":{"id":{"type":"integer"},"options":{"type":"object","additionalProperties":false,"properties":{"force":{"type":"boolean"}}},
+			"steps":{"type":"array","items":{"type":"object","additionalProperties":false,"properties":{"n":{"type":"integer"}}}}}
+	}`
+	const open = `{
+		"type":"object","required":["id","dry_run"],"patternProperties":{"^x-":{}},
+		"properties":{"id":{"type":"integer"},"dry_run":{"type":"boolean","default":false},
+			"options":{"type":"object","required":["dry_run"],"properties":{"dry_run":{"type":"boolean","default":false}}}}
+	}`
+	for name, tc := range map[string]struct {
+		reason, schema, value string
+		want                  string
+		changes               []string
+	}{
+		"unknown":             {"it stays, and the value does not fit", closed, `{"id":1,"dry_run":true}`, "", nil},
+		"unknown, nested":     {"so it does within an object", closed, `{"id":1,"options":{"force":true,"dry_run":true}}`, "", nil},
+		"unknown, in a list":  {"and within a list", closed, `{"id":1,"steps":[{"n":1},{"n":2,"dry_run":true}]}`, "", nil},
+		"beside another":      {"what else is certain is mended", closed, `{"id":"1","dry_run":true}`, `{"dry_run":true,"id":1}`, []string{"/id: read the text as the number 1"}},
+		"a truth value":       {"a text that says one is read as it, and never the other way", open, `{"id":1,"dry_run":"true"}`, `{"dry_run":true,"id":1}`, []string{"/dry_run: read the text as true"}},
+		"default":             {"what is left out has its default", open, `{"id":1}`, `{"dry_run":false,"id":1}`, []string{`added the default of "dry_run"`}},
+		"misspelt":            {"what stands under another name is not left out", open, `{"id":1,"dryRun":true}`, "", nil},
+		"misspelt, nested":    {"also within an object", open, `{"id":1,"dry_run":true,"options":{"dryRun":true}}`, "", nil},
+		"default, nested":     {"each object is looked at by itself", open, `{"id":1,"dry_run":true,"options":{}}`, `{"dry_run":true,"id":1,"options":{"dry_run":false}}`, []string{`/options: added the default of "dry_run"`}},
+		"known by a pattern":  {"a name that no property has is not known", open, `{"id":1,"x-dry-run":true}`, "", nil},
+		"of another document": {"of a schema without properties nothing is known", `{"required":["a"]}`, `{"b":1}`, "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, changes := compiled(t, tc.schema).RepairKeeping(json.RawMessage(tc.value))
+			if diff := cmp.Diff(tc.changes, changes); diff != "" || string(got) != tc.want {
+				t.Errorf("RepairKeeping = %s, want %s: %s; changes: -want +got:\n%s", got, tc.want, tc.reason, diff)
+			}
+		})
+	}
+}
