@@ -74,6 +74,10 @@ var (
 	ErrFenced = errors.New("a newer executor has taken this turn over")
 	// ErrSequence is returned for an append that does not follow the last entry: another writer of the same epoch.
 	ErrSequence = errors.New("the journal has grown behind this run")
+	// ErrLost is returned where a store no longer has entries that it had acknowledged: it was restored from a backup, or
+	// failed over to a replica that did not have them yet. The caller must stop, and must not start over: it does not know which
+	// side effects the missing entries recorded. Trying again does not help.
+	ErrLost = errors.New("the journal has lost entries that were there: its store was restored from a backup, or has failed over to a replica without them")
 	// ErrNoArtifact is returned for an artifact that a journal does not have.
 	ErrNoArtifact = errors.New("the journal has no such artifact")
 	// ErrDamaged is returned for an entry that can be read and makes no sense. Reading it again does not help.

@@ -23,7 +23,7 @@ type Log struct {
 	first []Record
 }
 
-// Options of a Log. All but Waiting and First are needed.
+// Options of a Log. Waiting, First, Known and Patience may be left out.
 type Options struct {
 	Journal Journal
 	// Now is the time that entries bear.
@@ -34,13 +34,16 @@ type Options struct {
 	Waiting func(err error, in time.Duration)
 	// First are records that go before what this run appends first.
 	First []Record
+	// Known is how many entries the journal had when its number was last recorded outside of it, as in the status of its Turn; 0 if
+	// that is not known. Open returns ErrLost for a journal that has fewer.
+	Known int64
 	// Patience is how long an append is tried for while the store fails; 0 is for ever.
 	Patience time.Duration
 }
 
 // Open reads the journal of a UID for a run of an epoch. It returns ErrFenced if a newer epoch has written to it,
-// ErrNewer if a newer version of Capstan has, and ErrDamaged if an entry is missing or makes no sense. The first entries of
-// a journal that is being purged are missing, too.
+// ErrNewer if a newer version of Capstan has, ErrDamaged if an entry is missing or makes no sense, and ErrLost if its last entries are
+// missing as far as Options.Known tells. The first entries of a journal that is being purged are missing, too.
 func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error) {
 	l := &Log{o: o, uid: uid, epoch: epoch, first: o.First}
 	for e, err := range o.Journal.Read(ctx, uid, 0) {
@@ -58,6 +61,9 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 		if err := l.applied(e); err != nil {
 			return nil, err
 		}
+	}
+	if l.seq < o.Known {
+		return nil, fmt.Errorf("failed to read the journal of %q: %w: it has %d entries and had at least %d", uid, ErrLost, l.seq, o.Known)
 	}
 	return l, nil
 }
@@ -109,7 +115,8 @@ func (l *Log) Next() int64 { return l.seq + int64(len(l.first)) + 1 }
 //
 // What has happened must be written down: while the store fails it tries again, for as long as ctx lives, and once even
 // where that has ended already. ctx is therefore the life of the run, and not the time of the Turn. It returns ErrFenced
-// or ErrSequence if somebody else writes this journal.
+// or ErrSequence if another run writes this journal, and ErrLost if the store no longer has the last entry that this run has
+// read or appended. That is also what becomes of a journal that was purged.
 func (l *Log) Append(ctx context.Context, records ...Record) error {
 	added, err := l.next(append(slices.Clip(l.first), records...))
 	if err != nil {
@@ -118,10 +125,9 @@ func (l *Log) Append(ctx context.Context, records ...Record) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, 5*time.Second
 	var last error
-	unknown := false
+	w := write{log: l, entries: added}
 	_, err = backoff.Retry(ctx, func() (struct{}, error) {
-		last = l.add(ctx, added, unknown)
-		unknown = true // whatever is tried again may have been done
+		last = w.try(context.WithoutCancel(ctx))
 		return struct{}{}, last
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(l.o.Patience), backoff.WithNotify(func(err error, in time.Duration) {
 		if l.o.Waiting != nil {
@@ -143,44 +149,64 @@ func (l *Log) Append(ctx context.Context, records ...Record) error {
 	return nil
 }
 
-// add appends entries once. Where the outcome of an attempt before is unknown, that may have been done although it seemed to
-// fail: then the entries are there. Otherwise equal ones are another run's, which does the same at the same time.
-func (l *Log) add(ctx context.Context, added []Entry, unknown bool) error {
-	ctx = context.WithoutCancel(ctx)
-	err := l.o.Journal.Append(ctx, l.uid, stored(added)...)
-	switch {
-	case errors.Is(err, ErrSequence) && unknown:
-		held, readErr := l.holds(ctx, added)
-		if readErr != nil {
-			return readErr
-		}
-		if held {
-			return nil
-		}
-		return backoff.Permanent(err)
-	case errors.Is(err, ErrSequence), errors.Is(err, ErrFenced):
-		return backoff.Permanent(err)
-	}
-	return err
+// write is an append that is tried until its outcome is known.
+type write struct {
+	log     *Log
+	entries []Entry
+	// unknown says that an attempt has failed although it may have been done.
+	unknown bool
 }
 
-// holds reports whether the journal ends with these entries.
-func (l *Log) holds(ctx context.Context, added []Entry) (bool, error) {
-	n := 0
-	for e, err := range l.o.Journal.Read(ctx, l.uid, l.seq) {
-		if err != nil {
+// try appends the entries once. Where the outcome of an attempt before is unknown, that may have been done although it seemed to
+// fail: then the entries are there. Otherwise equal ones are another run's, which does the same at the same time.
+func (w *write) try(ctx context.Context) error {
+	l := w.log
+	err := l.o.Journal.Append(ctx, l.uid, stored(w.entries)...)
+	switch {
+	case errors.Is(err, ErrFenced):
+		return backoff.Permanent(err)
+	case !errors.Is(err, ErrSequence):
+		w.unknown = w.unknown || err != nil
+		return err
+	}
+	held, err := w.held(ctx)
+	switch {
+	case errors.Is(err, ErrLost):
+		return backoff.Permanent(err)
+	case err != nil:
+		return err
+	case held && w.unknown:
+		return nil
+	}
+	return backoff.Permanent(ErrSequence)
+}
+
+// held reports whether the journal ends with the entries. It returns ErrLost if it ends before them: without the entry that they
+// follow.
+func (w *write) held(ctx context.Context) (bool, error) {
+	l, n := w.log, -1 // of the entries that were seen, after the one before them
+	if l.seq == 0 {
+		n = 0
+	}
+	for e, err := range l.o.Journal.Read(ctx, l.uid, max(l.seq-1, 0)) {
+		switch {
+		case err != nil:
 			return false, err
-		}
-		if n == len(added) {
-			return false, nil
-		}
-		a := stored(added[n : n+1])[0]
-		if e.Seq != a.Seq || e.Epoch != a.Epoch || e.Kind != a.Kind || e.Artifact != a.Artifact || !bytes.Equal(e.Payload, a.Payload) {
+		case n == len(w.entries), n >= 0 && !same(e, w.entries[n]):
 			return false, nil
 		}
 		n++
 	}
-	return n == len(added), nil
+	if n < 0 {
+		return false, fmt.Errorf("%w: entry %d is not there", ErrLost, l.seq)
+	}
+	return n == len(w.entries), nil
+}
+
+// same reports whether an entry of a store is one that was to be appended.
+func same(e, appended Entry) bool {
+	a := stored([]Entry{appended})[0]
+	return e.Seq == a.Seq && e.Epoch == a.Epoch && e.Kind == a.Kind && e.Artifact == a.Artifact && bytes.Equal(e.Payload, a.Payload)
 }
 
 // next makes the entries that records become.

@@ -101,6 +101,17 @@ func TestKeeperContract(t *testing.T) {
 		})
 }
 
+func TestLossContract(t *testing.T) {
+	f := shelf{}
+	journaltest.RunLoss(t,
+		func(t *testing.T) journal.Journal { return f.open(t) },
+		func(t *testing.T, j journal.Journal, uid string, after int64) {
+			postgrestest.Exec(t, f[j], `DELETE FROM capstan_journal WHERE turn_uid = $1 AND seq > $2`, uid, after)
+			postgrestest.Exec(t, f[j], `UPDATE capstan_turn SET seq = $2 WHERE turn_uid = $1`, uid, after)
+			postgrestest.Exec(t, f[j], `DELETE FROM capstan_turn WHERE seq = 0`)
+		})
+}
+
 func TestIdentityContract(t *testing.T) {
 	journaltest.RunIdentity(t, func(t *testing.T) func() (journaltest.Identified, error) {
 		databaseURL := postgrestest.Database(t)
@@ -164,7 +175,7 @@ func TestCallsAfterClose(t *testing.T) {
 	for name, err := range map[string]error{
 		"Append": s.Append(t.Context(), "a", entry(1, 1)), "Read": read, "Artifact": artifact, "UIDs": list, "Purge": purge, "Size": size,
 		"Identity": identity,
-		"Retire": s.Retire(t.Context(), time.Unix(1, 0), "a"), "Check": s.Check(t.Context()),
+		"Retire":   s.Retire(t.Context(), time.Unix(1, 0), "a"), "Check": s.Check(t.Context()),
 	} {
 		if !errors.Is(err, postgres.ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)

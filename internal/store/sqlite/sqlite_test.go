@@ -1,7 +1,9 @@
 package sqlite_test
 
 import (
+	"database/sql"
 	"errors"
+	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -81,6 +83,28 @@ func TestKeeperContract(t *testing.T) {
 		func(t *testing.T, k journaltest.Keeper) journaltest.Keeper { return f.reopen(t, k) })
 }
 
+func TestLossContract(t *testing.T) {
+	f := shelf{}
+	journaltest.RunLoss(t,
+		func(t *testing.T) journal.Journal { return f.open(t) },
+		func(t *testing.T, j journal.Journal, uid string, after int64) {
+			db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: f[j]}).EscapedPath()}).String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, statement := range []string{
+				`DELETE FROM journal WHERE uid = ?1 AND seq > ?2`, `UPDATE head SET seq = ?2 WHERE uid = ?1`, `DELETE FROM head WHERE uid = ?1 AND ?2 = 0`,
+			} {
+				if _, err := db.ExecContext(t.Context(), statement, uid, after); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+}
+
 func TestIdentityContract(t *testing.T) {
 	journaltest.RunIdentity(t, func(t *testing.T) func() (journaltest.Identified, error) {
 		path := filepath.Join(t.TempDir(), "journal.db")
@@ -142,7 +166,7 @@ func TestCallsAfterClose(t *testing.T) {
 	for name, err := range map[string]error{
 		"Append": s.Append(t.Context(), "a", entry(2)), "Read": read, "Artifact": artifact, "UIDs": list, "Purge": purge, "Size": size,
 		"Identity": identity,
-		"Retire": s.Retire(t.Context(), time.Unix(1, 0), "a"), "Check": s.Check(t.Context()),
+		"Retire":   s.Retire(t.Context(), time.Unix(1, 0), "a"), "Check": s.Check(t.Context()),
 	} {
 		if !errors.Is(err, sqlite.ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)

@@ -145,6 +145,15 @@ func (m *Memory) uids(of func(*held) bool) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(m.journals)), func(uid string) bool { return !of(m.journals[uid]) })
 }
 
+// Lose makes the journal of a UID forget its entries after a place, as a failover to a replica that lags does.
+func (m *Memory) Lose(uid string, after int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h := m.journals[uid]; h != nil {
+		h.entries = h.entries[:min(max(after, 0), int64(len(h.entries)))]
+	}
+}
+
 // Identity returns an ID that is made by the first call, and the incarnation "1".
 func (m *Memory) Identity(ctx context.Context) (store.Identity, error) {
 	if err := ctx.Err(); err != nil {

@@ -21,6 +21,12 @@ func TestMemoryKeepsTheContractOfAKeeper(t *testing.T) {
 		func(_ *testing.T, k journaltest.Keeper) journaltest.Keeper { return k })
 }
 
+func TestMemoryKeepsTheContractOfALoss(t *testing.T) {
+	journaltest.RunLoss(t,
+		func(*testing.T) journal.Journal { return &journaltest.Memory{} },
+		func(_ *testing.T, j journal.Journal, uid string, after int64) { j.(*journaltest.Memory).Lose(uid, after) })
+}
+
 func TestMemoryKeepsTheContractOfAnIdentity(t *testing.T) {
 	journaltest.RunIdentity(t, func(*testing.T) func() (journaltest.Identified, error) {
 		m := &journaltest.Memory{}

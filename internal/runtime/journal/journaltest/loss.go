@@ -1,0 +1,74 @@
+package journaltest
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// RunLoss runs the contract of what a run learns of a store that has lost its last entries. open returns a new, empty journal and closes
+// it when the test ends; lose makes it forget the entries of a UID after a place, as a failover to a replica that lags would.
+func RunLoss(t *testing.T, open func(t *testing.T) journal.Journal, lose func(t *testing.T, j journal.Journal, uid string, after int64)) {
+	for name, tc := range map[string]struct {
+		reason string
+		left   int64
+		known  int64
+		opened error // what a run that takes over gets
+		append error // what the run gets that has written three entries
+	}{
+		"nothing is lost":            {"all entries are there", 3, 3, nil, nil},
+		"the last entry is lost":     {"a call may have been recorded in it", 2, 3, journal.ErrLost, journal.ErrLost},
+		"all entries are lost":       {"an empty journal must not be taken for a new one", 0, 3, journal.ErrLost, journal.ErrLost},
+		"the loss is not known of":   {"only what was recorded elsewhere can be missed", 2, 2, nil, journal.ErrLost},
+		"nothing was known at first": {"a status without a number says nothing", 0, 0, nil, journal.ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := open(t)
+			log, err := openLog(t, j, 1, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 3 {
+				if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: i}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.left < 3 {
+				lose(t, j, "a", tc.left)
+			}
+			if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: 3}); !is(err, tc.append) {
+				t.Errorf("Append: %v, want %v: %s", err, tc.append, tc.reason)
+			}
+			if _, err := openLog(t, j, 2, tc.known); !is(err, tc.opened) {
+				t.Errorf("Open: %v, want %v: %s", err, tc.opened, tc.reason)
+			}
+			if got, err := read(t.Context(), j, "a", 0, -1); err != nil || tc.append != nil && int64(len(got)) != tc.left {
+				t.Errorf("%d entries (error %v), want the %d that were left", len(got), err, tc.left)
+			}
+		})
+	}
+	t.Run("another run that was faster is no loss", func(t *testing.T) {
+		j := open(t)
+		log, err := openLog(t, j, 1, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		add(t, j, "a", nil, entry(1, 1))
+		err = log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: 1})
+		if !errors.Is(err, journal.ErrSequence) || errors.Is(err, journal.ErrLost) {
+			t.Errorf("Append: %v, want ErrSequence alone", err)
+		}
+	})
+}
+
+func openLog(t *testing.T, j journal.Journal, epoch, known int64) (*journal.Log, error) {
+	t.Helper()
+	return journal.Open(t.Context(), "a", epoch, journal.Options{
+		Journal: j, Now: func() time.Time { return at }, Apply: func(journal.Entry) error { return nil }, Known: known,
+	})
+}
+
+func is(err, want error) bool { return errors.Is(err, want) && (err == nil) == (want == nil) }
+
