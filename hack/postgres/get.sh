@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# get.sh: prints the folder of PostgreSQL's server programs (initdb, pg_ctl, postgres); progress goes to standard error.
+# get.sh: prints the folder of PostgreSQL's server programs (initdb, pg_ctl, postgres, pg_basebackup); progress goes to standard error.
 #
 # In this order: $CAPSTAN_POSTGRES_BIN, if it holds them; pg_config's folder; the newest of Debian's folders; PATH;
 # Debian's package postgresql, installed with apt-get. No server is left running by an installation: tests start their own.
 set -euo pipefail
-programs=(initdb pg_ctl postgres)
+programs=(initdb pg_ctl postgres pg_basebackup)
 oldest=13 # of which the tests know that it works
 debian=${CAPSTAN_POSTGRES_DEBIAN:-/usr/lib/postgresql}
 

@@ -56,7 +56,8 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 		}
 		query, args := statement(uid, entries)
 		refused, err = s.write(ctx, query, args)
-		if pgconn.SafeToRetry(err) && s.dropLost(ctx, err) { // the connection broke before the server had heard of it
+		// Either the connection broke before the server had heard of it, or the server takes no writes.
+		if (pgconn.SafeToRetry(err) || isDemoted(err)) && s.dropLost(ctx, err) {
 			refused, err = s.write(ctx, query, args)
 		}
 		unknown = err != nil && !pgconn.SafeToRetry(err) && !rejected(err) && !errors.Is(err, errNoConnection)
@@ -133,7 +134,7 @@ func notNull[S ~[]E, E any](s S) []E {
 func (s *Store) refusal(ctx context.Context, uid string, entries []journal.Entry) error {
 	var seq, epoch int64
 	err := s.again(ctx, appendTimeout, func(ctx context.Context) error {
-		err := s.pool.QueryRow(ctx, `SELECT seq, epoch FROM capstan_turn WHERE turn_uid = $1`, uid).Scan(&seq, &epoch)
+		err := s.pool.QueryRow(ctx, primary+`SELECT seq, epoch FROM capstan_turn WHERE turn_uid = $1`, uid).Scan(&seq, &epoch)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}

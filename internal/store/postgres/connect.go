@@ -71,6 +71,7 @@ func configure(databaseURL string) (*pgxpool.Config, error) {
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = connectTimeout
 	}
+	c.DialFunc = dial
 	if c.ValidateConnect == nil {
 		// Of several hosts the one that takes writes, and after a failover not the former primary.
 		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite

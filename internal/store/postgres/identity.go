@@ -33,7 +33,7 @@ func (s *Store) Identity(ctx context.Context) (store.Identity, error) {
 
 func (s *Store) identity(ctx context.Context, incarnation string) (i store.Identity, err error) {
 	err = s.again(ctx, appendTimeout, func(ctx context.Context) error {
-		return s.pool.QueryRow(ctx, `SELECT id, `+incarnation+` FROM capstan_store`).Scan(&i.ID, &i.Incarnation)
+		return s.pool.QueryRow(ctx, primary+`SELECT id, `+incarnation+` FROM capstan_store`).Scan(&i.ID, &i.Incarnation)
 	})
 	if err != nil {
 		return store.Identity{}, err

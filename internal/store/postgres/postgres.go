@@ -99,11 +99,11 @@ func (s *Store) again(ctx context.Context, timeout time.Duration, do func(contex
 }
 
 // call does something that takes no longer than a time-out, and explains its error.
-func (s *Store) call(ctx context.Context, timeout time.Duration, do func(context.Context) error) error {
+func (s *Store) call(parent context.Context, timeout time.Duration, do func(context.Context) error) error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("PostgreSQL gave no answer within %s: it is out of reach, "+
+	ctx, cancel := context.WithTimeoutCause(parent, timeout, fmt.Errorf("PostgreSQL gave no answer within %s: it is out of reach, "+
 		"or busy, or all connections are in use: %w", timeout, context.DeadlineExceeded))
 	defer cancel()
 	err := do(ctx)
@@ -114,13 +114,16 @@ func (s *Store) call(ctx context.Context, timeout time.Duration, do func(context
 	case s.closed.Load():
 		return ErrClosed
 	case ctx.Err() != nil:
+		if parent.Err() == nil {
+			s.pool.Reset() // the server gave no answer: the other connections to it may be as dead, and are not tried one by one
+		}
 		return context.Cause(ctx)
 	}
 	return explain(err)
 }
 
-// dropLost reports whether an error means that the server has gone. The connections that were idle meanwhile are no better,
-// so none of them is used again.
+// dropLost reports whether an error means that the server has gone, or takes no writes any more. The connections that were idle meanwhile
+// are no better, so none of them is used again: the next call dials anew, and of several hosts reaches the one that takes writes.
 func (s *Store) dropLost(ctx context.Context, err error) bool {
 	if ctx.Err() != nil || !lost(err) {
 		return false

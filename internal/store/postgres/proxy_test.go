@@ -19,9 +19,12 @@ const loseAnswer = "lose the answer to this"
 // proxy stands between a store and a server.
 type proxy struct {
 	url      string
-	lose     atomic.Bool  // the next answer to loseAnswer: the connection is cut instead
-	lost     atomic.Int64 // answers
-	asked    atomic.Int64 // pieces that came from the client, each a round trip
+	lose     atomic.Bool               // the next answer to loseAnswer: the connection is cut instead
+	lost     atomic.Int64              // answers
+	asked    atomic.Int64              // pieces that came from the client, each a round trip
+	target   atomic.Pointer[[2]string] // the network and the address that new connections lead to
+	frozen   atomic.Int64              // how often freeze was called
+	over     chan struct{}             // closed by shut
 	listener net.Listener
 	mu       sync.Mutex
 	conns    []net.Conn
@@ -42,15 +45,16 @@ func newProxy(t *testing.T, databaseURL string) *proxy {
 		Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: listener.Addr().String(),
 		Path: "/" + config.Database, RawQuery: "sslmode=disable&pool_max_conns=1",
 	}
-	p := &proxy{url: u.String(), listener: listener}
-	network, address := pgconn.NetworkAddress(config.Host, config.Port)
+	p := &proxy{url: u.String(), listener: listener, over: make(chan struct{})}
+	p.lead(t, databaseURL)
 	p.group.Go(func() {
 		for {
 			client, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			server, err := net.Dial(network, address)
+			to := p.target.Load()
+			server, err := net.Dial(to[0], to[1])
 			if err != nil {
 				t.Errorf("failed to connect to port %s of the server under test: %v", strconv.Itoa(int(config.Port)), err)
 				hangUp(client)
@@ -63,14 +67,33 @@ func newProxy(t *testing.T, databaseURL string) *proxy {
 	return p
 }
 
+// lead leads new connections to a server. Those that are there stay, as a Service keeps them when its endpoint changes.
+func (p *proxy) lead(t *testing.T, databaseURL string) {
+	t.Helper()
+	config, err := pgconn.ParseConfig(databaseURL)
+	if err != nil {
+		t.Fatal("the server under test has a bad URL")
+	}
+	network, address := pgconn.NetworkAddress(config.Host, config.Port)
+	p.target.Store(&[2]string{network, address})
+}
+
+// freeze makes the connections that are there pass on nothing more: they stay open, and no answer comes.
+func (p *proxy) freeze() { p.frozen.Add(1) }
+
 // join passes on what two connections say.
 func (p *proxy) join(client, server net.Conn) {
 	p.mu.Lock()
 	p.conns = append(p.conns, client, server)
 	p.mu.Unlock()
 	var lose atomic.Bool
+	age := p.frozen.Load()
 	p.group.Go(func() {
 		pass(server, client, func(said []byte) bool {
+			if p.frozen.Load() != age {
+				<-p.over
+				return false
+			}
 			p.asked.Add(1)
 			if bytes.Contains(said, []byte(loseAnswer)) && p.lose.CompareAndSwap(true, false) {
 				lose.Store(true)
@@ -113,6 +136,11 @@ func hangUp(c io.Closer) {
 func (p *proxy) shut() {
 	hangUp(p.listener)
 	p.mu.Lock()
+	select {
+	case <-p.over:
+	default:
+		close(p.over)
+	}
 	for _, c := range p.conns {
 		hangUp(c)
 	}

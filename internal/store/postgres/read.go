@@ -12,8 +12,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
+// primary begins a query that only a server that takes writes answers; others refuse it. A primary that was demoted keeps
+// connections that are read from, and shows an ever older state: the journal of a Turn would seem to have lost its last
+// entries. It changes nothing and costs no round trip.
+const primary = `WITH writable AS (DELETE FROM capstan_turn WHERE false) `
+
 // page reads entries until a page has enough of them or of bytes. The length of a payload is known without reading it.
-const page = `SELECT seq, epoch, kind, version, time, payload, artifact FROM (
+const page = primary + `SELECT seq, epoch, kind, version, time, payload, artifact FROM (
     SELECT *, sum(octet_length(payload)) OVER (ORDER BY seq) - octet_length(payload) AS before
     FROM capstan_journal WHERE turn_uid = $1 AND seq > $2 ORDER BY seq LIMIT $3
 ) AS p WHERE before < $4 ORDER BY seq`
@@ -51,7 +56,7 @@ func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artif
 	found, err := read(ctx, s, func(row pgx.CollectableRow) (journal.Artifact, error) {
 		a := journal.Artifact{SHA256: sha256}
 		return a, row.Scan(&a.Bytes, &a.Data)
-	}, `SELECT bytes, data FROM capstan_artifact WHERE turn_uid = $1 AND sha256 = $2`, uid, sha256)
+	}, primary+`SELECT bytes, data FROM capstan_artifact WHERE turn_uid = $1 AND sha256 = $2`, uid, sha256)
 	if err != nil {
 		return journal.Artifact{}, err
 	}
@@ -63,13 +68,13 @@ func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artif
 
 // UIDs returns UIDs that have entries and are not retired, those after one, in byte order. It takes at most a minute.
 func (s *Store) UIDs(ctx context.Context, after string, most int) ([]string, error) {
-	return read(ctx, s, pgx.RowTo[string], `SELECT turn_uid FROM capstan_turn
+	return read(ctx, s, pgx.RowTo[string], primary+`SELECT turn_uid FROM capstan_turn
 		WHERE retired_at IS NULL AND turn_uid COLLATE "C" > $1 ORDER BY turn_uid COLLATE "C" LIMIT $2`, after, max(most, 0))
 }
 
 // size takes the rows from the server's statistics: the ones that it keeps while it writes, which begin at 0 after a crash, or
 // what the last ANALYZE has found, which grows old. Neither is too low for long.
-const size = `WITH kept AS (
+const size = primary + `, kept AS (
     SELECT c.relname AS name, pg_total_relation_size(c.oid) AS bytes, greatest(live, c.reltuples)::bigint AS rows
     FROM pg_class AS c, pg_stat_get_live_tuples(c.oid) AS live
     WHERE c.oid IN ('capstan_turn'::regclass, 'capstan_journal'::regclass, 'capstan_artifact'::regclass)

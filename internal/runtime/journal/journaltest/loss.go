@@ -71,4 +71,3 @@ func openLog(t *testing.T, j journal.Journal, epoch, known int64) (*journal.Log,
 }
 
 func is(err, want error) bool { return errors.Is(err, want) && (err == nil) == (want == nil) }
-

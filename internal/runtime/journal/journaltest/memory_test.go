@@ -24,7 +24,9 @@ func TestMemoryKeepsTheContractOfAKeeper(t *testing.T) {
 func TestMemoryKeepsTheContractOfALoss(t *testing.T) {
 	journaltest.RunLoss(t,
 		func(*testing.T) journal.Journal { return &journaltest.Memory{} },
-		func(_ *testing.T, j journal.Journal, uid string, after int64) { j.(*journaltest.Memory).Lose(uid, after) })
+		func(_ *testing.T, j journal.Journal, uid string, after int64) {
+			j.(*journaltest.Memory).Lose(uid, after)
+		})
 }
 
 func TestMemoryKeepsTheContractOfAnIdentity(t *testing.T) {

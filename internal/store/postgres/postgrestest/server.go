@@ -37,26 +37,16 @@ type Server struct {
 // Start starts a server from the programs in a folder, with settings such as "fsync=off". As root it takes another user,
 // for PostgreSQL does not run as root. Close must be called; the server also ends with this process.
 func Start(ctx context.Context, bin string, settings ...string) (s *Server, err error) {
-	dir, err := os.MkdirTemp("", "capstan-pg-")
+	s, err = place(bin, settings...)
 	if err != nil {
 		return nil, err
 	}
-	s = &Server{bin: bin, dir: dir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	if err := giveAway(dir); err != nil {
-		return s, err
-	}
-	for _, setting := range append([]string{"listen_addresses=", "unix_socket_directories=" + dir}, settings...) {
-		s.settings += " -c '" + setting + "'"
-	}
-	if err := s.watch(); err != nil {
-		return s, err
-	}
-	secret := filepath.Join(dir, "password")
+	secret := filepath.Join(s.dir, "password")
 	if err := os.WriteFile(secret, []byte(password), 0o644); err != nil { //nolint:gosec // because the server's user has to read it, in a folder that nobody else can enter
 		return s, err
 	}
@@ -65,6 +55,25 @@ func Start(ctx context.Context, bin string, settings ...string) (s *Server, err 
 		return s, err
 	}
 	return s, s.Resume(ctx)
+}
+
+// place makes the folder of a server, which is removed when this process ends.
+func place(bin string, settings ...string) (s *Server, err error) {
+	dir, err := os.MkdirTemp("", "capstan-pg-")
+	if err != nil {
+		return nil, err
+	}
+	s = &Server{bin: bin, dir: dir}
+	for _, setting := range append([]string{"listen_addresses=", "unix_socket_directories=" + dir}, settings...) {
+		s.settings += " -c '" + setting + "'"
+	}
+	if err = giveAway(dir); err == nil {
+		err = s.watch()
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }
 
 // URL returns the address of a database.

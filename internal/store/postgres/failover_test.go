@@ -1,0 +1,192 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store/postgres"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
+)
+
+// calls are those of a store that begin after a failover. Each works on a journal "old" of one entry, which is retired.
+var calls = map[string]func(ctx context.Context, s *postgres.Store) error{
+	"Append": func(ctx context.Context, s *postgres.Store) error { return s.Append(ctx, "new", entry(1, 1)) },
+	"Append that is refused": func(ctx context.Context, s *postgres.Store) error {
+		if err := s.Append(ctx, "old", entry(5, 1)); !errors.Is(err, journal.ErrSequence) {
+			return fmt.Errorf("%w, want ErrSequence", err)
+		}
+		return nil
+	},
+	"Read": func(ctx context.Context, s *postgres.Store) error {
+		got, err := journal.Collect(ctx, s, "behind")
+		if err == nil && len(got) != 2 {
+			err = fmt.Errorf("%d entries, want the 2 that the primary has", len(got))
+		}
+		return err
+	},
+	"Artifact": func(ctx context.Context, s *postgres.Store) error {
+		if _, err := s.Artifact(ctx, "old", "none"); !errors.Is(err, journal.ErrNoArtifact) {
+			return fmt.Errorf("%w, want ErrNoArtifact", err)
+		}
+		return nil
+	},
+	"Retire": func(ctx context.Context, s *postgres.Store) error { return s.Retire(ctx, time.Unix(1, 0), "nothing") },
+	"Purge": func(ctx context.Context, s *postgres.Store) error {
+		_, err := s.Purge(ctx, time.Unix(1, 0), 1)
+		return err
+	},
+	"UIDs":     func(ctx context.Context, s *postgres.Store) error { _, err := s.UIDs(ctx, "", 1); return err },
+	"Size":     func(ctx context.Context, s *postgres.Store) error { _, err := s.Size(ctx); return err },
+	"Identity": func(ctx context.Context, s *postgres.Store) error { _, err := s.Identity(ctx); return err },
+	"Check":    func(ctx context.Context, s *postgres.Store) error { return s.Check(ctx) },
+}
+
+// TestFailoverThatKeepsConnections: the primary is demoted, the connections to it stay open, and it answers that it takes no writes. The
+// first call of each kind must reach the new primary.
+func TestFailoverThatKeepsConnections(t *testing.T) {
+	for name, service := range map[string]bool{"a URL with both servers": false, "a Service that leads to the new one": true} {
+		t.Run(name, func(t *testing.T) {
+			primary, standby := postgrestest.Pair(t)
+			stores, proxies := map[string]*postgres.Store{}, []*proxy{}
+			for call := range calls {
+				databaseURL := primary.Both(standby, "postgres")
+				if service {
+					p := newProxy(t, primary.URL("postgres"))
+					proxies, databaseURL = append(proxies, p), p.url
+				}
+				stores[call] = openAt(t, databaseURL)
+			}
+			first := stores["Append"]
+			for _, uid := range []string{"old", "behind"} {
+				if err := first.Append(t.Context(), uid, entry(1, 1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := first.Retire(t.Context(), time.Unix(1, 0), "old"); err != nil {
+				t.Fatal(err)
+			}
+			before, err := first.Identity(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			primary.CaughtUp(t, standby)
+
+			primary.Set(t, "default_transaction_read_only", "on")
+			if err := standby.Promote(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range proxies {
+				p.lead(t, standby.URL("postgres"))
+			}
+			promoted := openAt(t, standby.URL("postgres"))
+			if err := promoted.Append(t.Context(), "behind", entry(2, 1)); err != nil {
+				t.Fatal(err)
+			}
+			since := time.Now()
+			var slowest time.Duration
+			for name, call := range calls {
+				began := time.Now()
+				if err := call(t.Context(), stores[name]); err != nil {
+					t.Errorf("%s after the failover: %v, want it to reach the new primary", name, err)
+				}
+				slowest = max(slowest, time.Since(began))
+			}
+			t.Logf("all %d stores went on within %s, the slowest took %s", len(calls), time.Since(since), slowest)
+			after, err := first.Identity(t.Context())
+			if err != nil || after.ID != before.ID || after.Incarnation == before.Incarnation {
+				t.Errorf("Identity: %+v, %v; want the ID of %+v with another incarnation", after, err, before)
+			}
+		})
+	}
+}
+
+// TestServerThatTakesNoWrites: with no other server there is nothing to go on with, and all say why. The store heals when there is.
+func TestServerThatTakesNoWrites(t *testing.T) {
+	server := postgrestest.Own(t)
+	s := openAt(t, server.URL("postgres"))
+	if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	server.Set(t, "default_transaction_read_only", "on")
+	for range 2 { // on the connection that is there, and on a new one
+		for name, call := range calls {
+			err := call(t.Context(), s)
+			if err == nil || !strings.Contains(err.Error(), "takes no writes") || strings.Contains(err.Error(), "not known") || !postgres.IsAway(err) {
+				t.Errorf("%s: %v, want an error that says that the server takes no writes, and no doubt that nothing was written", name, err)
+			}
+		}
+	}
+	server.Set(t, "default_transaction_read_only", "off")
+	if err := s.Append(t.Context(), "a", entry(2, 1)); err != nil {
+		t.Errorf("Append after it: %v", err)
+	}
+}
+
+// TestReplicaThatLacksTheLastEntries: an asynchronous replica becomes the primary without what was acknowledged last.
+func TestReplicaThatLacksTheLastEntries(t *testing.T) {
+	primary, standby := postgrestest.Pair(t)
+	s := openAt(t, primary.Both(standby, "postgres"))
+	log := open(t, s, "a")
+	record := journal.Record{Kind: journal.ModelReplied, Payload: "reply"}
+	for range 2 {
+		if err := log.Append(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+	}
+	primary.CaughtUp(t, standby)
+	standby.Set(t, "primary_conninfo", "") // the connection between them breaks
+	if err := log.Append(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	if err := primary.Stop(t.Context(), postgrestest.Immediate); err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	since := time.Now()
+	if err := log.Append(t.Context(), record); !errors.Is(err, journal.ErrLost) {
+		t.Errorf("Append: %v, want ErrLost", err)
+	}
+	t.Logf("the loss was noticed %s after the promotion", time.Since(since))
+	for known, want := range map[int64]error{2: nil, 3: journal.ErrLost} {
+		_, err := journal.Open(t.Context(), "a", 2, journal.Options{
+			Journal: s, Now: time.Now, Apply: func(journal.Entry) error { return nil }, Known: known,
+		})
+		if !errors.Is(err, want) || want == nil && err != nil {
+			t.Errorf("Open of a journal of which %d entries are known: %v, want %v", known, err, want)
+		}
+	}
+}
+
+// TestServerThatFallsSilent: its connections stay open, and no answer comes. No call may wait for ever, and the next one dials anew.
+func TestServerThatFallsSilent(t *testing.T) {
+	t.Parallel() // it takes as long as an append waits for an answer
+	primary, standby := postgrestest.Pair(t)
+	p := newProxy(t, primary.URL("postgres"))
+	s := openAt(t, strings.Replace(p.url, "pool_max_conns=1", "pool_max_conns=8", 1))
+	log := open(t, s, "a")
+	record := journal.Record{Kind: journal.ModelReplied, Payload: "reply"}
+	if err := log.Append(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	primary.CaughtUp(t, standby)
+	if err := standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.lead(t, standby.URL("postgres"))
+	p.freeze()
+	since := time.Now()
+	if err := log.Append(t.Context(), record); err != nil {
+		t.Fatalf("Append: %v, want it to reach the new primary", err)
+	}
+	t.Logf("the append came %s after the old primary had fallen silent", time.Since(since))
+	if got := entries(t, s, "a"); len(got) != 2 {
+		t.Errorf("%d entries, want 2", len(got))
+	}
+}

@@ -1,0 +1,92 @@
+//go:build unix
+
+package postgrestest
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Standby starts a server that streams from this one, asynchronously, and answers reads. Close must be called.
+func (s *Server) Standby(ctx context.Context) (standby *Server, err error) {
+	standby, err = place(s.bin)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, standby.Close())
+		}
+	}()
+	if err := s.run(ctx, "pg_basebackup", "-D", standby.data(), "-d", s.URL("postgres"), "-R", "-X", "stream", "-c", "fast", "--no-sync"); err != nil {
+		return standby, err
+	}
+	return standby, standby.Resume(ctx)
+}
+
+// Promote makes a standby a primary, and returns when it takes writes.
+func (s *Server) Promote(ctx context.Context) error {
+	return s.run(ctx, "pg_ctl", "promote", "-D", s.data(), "-w", "-s")
+}
+
+// Both returns the URL of a database on either of two servers.
+func (s *Server) Both(other *Server, database string) string {
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword(user, password), Path: "/" + database,
+		RawQuery: url.Values{"host": {s.dir + "," + other.dir}, "port": {"5432,5432"}}.Encode(),
+	}
+	return u.String()
+}
+
+// Pair starts a primary and its standby for one test. They stop when the test ends.
+func Pair(tb testing.TB, settings ...string) (primary, standby *Server) {
+	tb.Helper()
+	primary = Own(tb, settings...)
+	standby, err := primary.Standby(tb.Context())
+	if err != nil {
+		tb.Fatalf("failed to start a standby: %v", err)
+	}
+	tb.Cleanup(func() {
+		if err := standby.Close(); err != nil {
+			tb.Errorf("failed to stop the standby: %v", err)
+		}
+	})
+	return primary, standby
+}
+
+// Set sets something on a running server, and returns when all its sessions have been told of it.
+func (s *Server) Set(tb testing.TB, name, value string) {
+	tb.Helper()
+	Exec(tb, s.URL("postgres"), "ALTER SYSTEM SET "+name+" = '"+strings.ReplaceAll(value, "'", "''")+"'")
+	Exec(tb, s.URL("postgres"), "SELECT pg_reload_conf()")
+	// The server starts no session between reading its settings and telling those that are there.
+	for s.show(tb, "SELECT current_setting('"+name+"')") != value {
+	}
+}
+
+// CaughtUp returns when the standby has applied all that this server has written.
+func (s *Server) CaughtUp(tb testing.TB, standby *Server) {
+	tb.Helper()
+	at := s.show(tb, "SELECT pg_current_wal_flush_lsn()")
+	for standby.show(tb, "SELECT pg_last_wal_replay_lsn() >= '"+at+"'::pg_lsn") != "true" {
+	}
+}
+
+// show returns the one value of a query, as text, on a connection of its own.
+func (s *Server) show(tb testing.TB, query string) (value string) {
+	tb.Helper()
+	conn, err := pgx.Connect(tb.Context(), s.URL("postgres"))
+	if err != nil {
+		tb.Fatalf("failed to connect to the server under test: %v", err)
+	}
+	err = conn.QueryRow(tb.Context(), "SELECT x::text FROM ("+query+") AS q (x)").Scan(&value)
+	if err := errors.Join(err, conn.Close(tb.Context())); err != nil {
+		tb.Fatalf("failed to ask %q: %v", query, err)
+	}
+	return value
+}
