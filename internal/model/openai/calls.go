@@ -14,7 +14,8 @@ import (
 // MaxToolCalls bounds the calls of one reply.
 const MaxToolCalls = 128
 
-// maxLabel bounds the id and the name of a call, in bytes: far more than any endpoint gives them.
+// maxLabel bounds the id and the name of a call as they are put together, in bytes: far more than any endpoint gives them. An id
+// that reaches it is replaced.
 const maxLabel = 1 << 10
 
 // calls puts the tool calls of a stream together from their pieces.
@@ -120,26 +121,6 @@ func (c *calls) finish() ([]model.ToolCall, error) {
 		}
 		out = append(out, model.ToolCall{ID: of.id, Name: of.name, Arguments: of.arguments.String()})
 	}
-	identify(out)
+	model.IdentifyCalls(out, nil)
 	return out, nil
-}
-
-// identify makes ids unique: the first call with an id keeps it, and one without is named after its place.
-func identify(calls []model.ToolCall) {
-	taken := map[string]bool{}
-	var unsettled []int
-	for i, of := range calls {
-		if of.ID == "" || taken[of.ID] {
-			unsettled = append(unsettled, i)
-		}
-		taken[of.ID] = true
-	}
-	for _, i := range unsettled {
-		base := cmp.Or(calls[i].ID, fmt.Sprintf("call_%d", i))
-		id := base
-		for n := 2; taken[id]; n++ {
-			id = fmt.Sprintf("%s_%d", base, n)
-		}
-		taken[id], calls[i].ID = true, id
-	}
 }

@@ -3,6 +3,7 @@ package openai_test
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -65,6 +66,10 @@ func TestToolCalls(t *testing.T) {
 		"no ids":             {"ids are made where there are none", []string{part(3, "", "count", `{"n":1}`), part(5, "", "list", `{}`)}, "", "", []model.ToolCall{{ID: "call_0", Name: "count", Arguments: `{"n":1}`}, {ID: "call_1", Name: "list", Arguments: "{}"}}},
 		"made id is taken":   {"but never one that is there", []string{part(0, "", "count", `1`), part(1, "call_0", "count", `2`)}, "", "", []model.ToolCall{{ID: "call_0_2", Name: "count", Arguments: "1"}, {ID: "call_0", Name: "count", Arguments: "2"}}},
 		"same ids":           {"ids are made unique", []string{part(0, "a", "count", `1`), part(1, "a", "count", `2`), part(2, "a_2", "count", `3`), part(3, "a", "count", `4`)}, "", "", []model.ToolCall{{ID: "a", Name: "count", Arguments: "1"}, {ID: "a_3", Name: "count", Arguments: "2"}, {ID: "a_2", Name: "count", Arguments: "3"}, {ID: "a_4", Name: "count", Arguments: "4"}}},
+		"longest id":         {"128 characters are an id", []string{part(0, strings.Repeat("x", 128), "count", `1`)}, "", "", []model.ToolCall{{ID: strings.Repeat("x", 128), Name: "count", Arguments: "1"}}},
+		"same prefix":        {"ids of more than 128 characters are replaced", []string{part(0, strings.Repeat("x", 128)+"1", "count", `1`), part(1, strings.Repeat("x", 128)+"2", "list", `2`)}, "", "", []model.ToolCall{{ID: "call_0", Name: "count", Arguments: "1"}, {ID: "call_1", Name: "list", Arguments: "2"}}},
+		"same kilobyte":      {"however long they are", []string{part(0, strings.Repeat("x", 1024)+"1", "count", `1`), part(1, strings.Repeat("x", 1024)+"2", "list", `2`)}, "", "", []model.ToolCall{{ID: "call_0", Name: "count", Arguments: "1"}, {ID: "call_1", Name: "list", Arguments: "2"}}},
+		"hidden characters":  {"so are those that nobody sees", []string{part(0, "a\n", "count", `1`), part(1, "a\u200b", "list", `2`)}, "", "", []model.ToolCall{{ID: "call_0", Name: "count", Arguments: "1"}, {ID: "call_1", Name: "list", Arguments: "2"}}},
 		"no arguments":       {"nothing stays nothing", []string{part(0, "a", "count", "")}, "", "", []model.ToolCall{{ID: "a", Name: "count"}}},
 		"bad arguments":      {"as the model wrote them", []string{part(0, "a", "count", "{\"n\":\n1")}, "", "", []model.ToolCall{{ID: "a", Name: "count", Arguments: "{\"n\":\n1"}}},
 		"made-up name":       {"also the name", []string{part(0, "a", "functions.Count it", "{}")}, "", "", []model.ToolCall{{ID: "a", Name: "functions.Count it", Arguments: "{}"}}},

@@ -168,7 +168,7 @@ func TestLongNamesOfCalls(t *testing.T) {
 	}
 	body := events(append(pieces, part(0, "", "", "{}"), finishing("tool_calls"), "[DONE]")...)
 	got, err := provider(t, raw(t, respond(200, body, stream))).Generate(t.Context(), withTools("hello"))
-	if err != nil || len(got.ToolCalls) != 1 || len(got.ToolCalls[0].ID) != 1024 || len(got.ToolCalls[0].Name) != 1024 {
-		t.Errorf("Generate = %.100v, %v; want a call with an id and a name of 1024 bytes", got.ToolCalls, err)
+	if err != nil || len(got.ToolCalls) != 1 || got.ToolCalls[0].ID != "call_0" || len(got.ToolCalls[0].Name) != 1024 {
+		t.Errorf("Generate = %.100v, %v; want a call with an ID in place of one that is too long and a name of 1024 bytes", got.ToolCalls, err)
 	}
 }

@@ -207,13 +207,24 @@ func callsOf(calls []model.ToolCall) []chatCall {
 	return out
 }
 
-// callID shortens the id of a call that another server made longer than this API takes: the same id always to the same.
+// shortened begins an ID that callID made of a longer one. 32 hexadecimal digits follow.
+const shortened = "call_"
+
+// callID makes the ID of a call as short as the API takes it: the same ID always to the same, and no two to one. So it also
+// replaces an ID that looks like one of its own.
 func callID(id string) string {
-	if len(id) <= maxCallID {
+	if len(id) <= maxCallID && !isShortened(id) {
 		return id
 	}
 	sum := sha256.Sum256([]byte(id))
-	return "call_" + hex.EncodeToString(sum[:16])
+	return shortened + hex.EncodeToString(sum[:16])
+}
+
+// isShortened reports whether an ID looks like one that callID has made.
+func isShortened(id string) bool {
+	digits, ok := strings.CutPrefix(id, shortened)
+	_, err := hex.DecodeString(digits)
+	return ok && err == nil && len(digits) == 32
 }
 
 // toolName makes the name of a call fit for the API, which refuses the whole request for a name that a model made up.

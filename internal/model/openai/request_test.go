@@ -65,6 +65,7 @@ func TestToolMessagesOnTheWire(t *testing.T) {
 	}
 	const longID = "chatcmpl-tool-0123456789abcdef0123456789abcdef"
 	const shortID = "call_72ba1670850968c42badff902f63fdd0"
+	const shortAgain = "call_8e97652390341611b521b24d475ac753"
 	for name, tc := range map[string]struct {
 		reason  string
 		message model.Message
@@ -78,6 +79,7 @@ func TestToolMessagesOnTheWire(t *testing.T) {
 		"made-up name":   {"a bad name would be refused with all the rest", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: "a", Name: "ns.Größe 1-" + strings.Repeat("x", 99), Arguments: "{}"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function("a", "ns_Gr__e_1-"+strings.Repeat("x", 53), "{}") + `]}`},
 		"long id":        {"an id of another server may be too long", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: longID, Name: "count", Arguments: "{}"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function(shortID, "count", "{}") + `]}`},
 		"long id, again": {"and its result goes along", model.Message{Role: model.RoleTool, Content: "7", ToolCallID: longID}, `{"role":"tool","content":"7","tool_call_id":"` + shortID + `"}`},
+		"as if shortened": {"two ids never become one", model.Message{Role: model.RoleTool, Content: "7", ToolCallID: shortID}, `{"role":"tool","content":"7","tool_call_id":"` + shortAgain + `"}`},
 		"longest id":     {"as long as is allowed", model.Message{Role: model.RoleTool, Content: "7", ToolCallID: longID[:40]}, `{"role":"tool","content":"7","tool_call_id":"` + longID[:40] + `"}`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -119,6 +119,7 @@ func (in *Input) kept(reply model.Reply, purpose Purpose) model.Reply {
 	if purpose != ForStep {
 		reply.ToolCalls = nil // none was offered
 	}
+	reply.ToolCalls = in.State.identified(reply.ToolCalls)
 	return reply
 }
 

@@ -169,8 +169,8 @@ func TestOutOfSteps(t *testing.T) {
 	if len(s.requests) != 3 || len(last.Tools) != 0 || len(lines) != 5 || !strings.HasPrefix(lines[4], "system: You have no steps left and cannot call tools any more.") {
 		t.Errorf("%d requests, the last of which offers %v and ends %q; want a third one without tools that says so", len(s.requests), last.Tools, lines)
 	}
-	// One call has the id of that of the step before: it is another call all the same.
-	if diff := cmp.Diff([]string{"uid/1/c1", "uid/2/c1"}, found.keys()); diff != "" {
+	// The endpoint gave both calls one ID: the second gets another.
+	if diff := cmp.Diff([]string{"uid/1/c1", "uid/2/c1_2"}, found.keys()); diff != "" {
 		t.Errorf("calls by key: -want +got:\n%s", diff)
 	}
 	if step := in.State.LastStep(); !step.Last || step.Step != 3 {

@@ -144,8 +144,8 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			[]answer{asksFor("", call("c1", "find", `{"n":1}`)), asksFor("", call("c1", "find", ` { "n" : "1" } `)), asksFor("", call("c1", "find", `{"n":2}`))},
 			[]string{
 				"c1 Failed unavailable: error (unavailable): it is away",
-				"c1 Refused failed: error (failed): the same call with the same arguments has failed before in this turn: change the arguments, use another tool, or answer without it",
-				"c1 Succeeded : found",
+				"c1_2 Refused failed: error (failed): the same call with the same arguments has failed before in this turn: change the arguments, use another tool, or answer without it",
+				"c1_3 Succeeded : found",
 			},
 			[]string{`{"n":1}`, `{"n":2}`},
 		},

@@ -152,6 +152,26 @@ func (s *State) OpenApprovals() []Approval {
 	return open
 }
 
+// identified returns the calls of a new reply, each with an ID that no other call of the Turn has. The journal keeps them with these
+// IDs: all that follows from a call names it by its ID.
+func (s *State) identified(calls []model.ToolCall) []model.ToolCall {
+	if len(calls) == 0 {
+		return nil
+	}
+	taken := map[string]bool{}
+	for _, step := range s.Steps {
+		for _, c := range step.Reply.ToolCalls {
+			taken[c.ID] = true
+		}
+	}
+	for _, i := range s.Intents { // also those of context packs, for which no reply asked
+		taken[i.CallID] = true
+	}
+	calls = slices.Clone(calls)
+	model.IdentifyCalls(calls, func(id string) bool { return taken[id] })
+	return calls
+}
+
 func (s *State) finish(step int, callID string) *Finish {
 	i, ok := s.finishes[called{step, callID}]
 	if !ok {

@@ -191,7 +191,7 @@ func TestTheCallsOfATurn(t *testing.T) {
 		}
 		got = append(got, line)
 	}
-	want := []string{"a find 1.1 intended Succeeded", "b gone 1.2 Refused", "c send 1.3 intended Succeeded asked by ann", "a find 2.1 intended Succeeded", "d send 2.2 asked"}
+	want := []string{"a find 1.1 intended Succeeded", "b gone 1.2 Refused", "c send 1.3 intended Succeeded asked by ann", "a_2 find 2.1 intended Succeeded", "d send 2.2 asked"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("calls: -want +got:\n%s", diff)
 	}

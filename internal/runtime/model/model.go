@@ -56,8 +56,8 @@ type Tool struct {
 
 // ToolCall is a tool that a model asks for.
 type ToolCall struct {
-	// ID of the call, unique within its reply and never empty: the model's, or the adapter's where the model gave none.
-	// Later replies may use it again.
+	// ID of the call: 1 to MaxCallID printable ASCII characters without a space. An adapter makes it unique within its reply, and
+	// the loop within its Turn: see IdentifyCalls. Journals of older versions have longer IDs and repeat IDs between replies.
 	ID string `json:"id"`
 	// Name of the tool as the model wrote it.
 	Name string `json:"name"`

@@ -43,22 +43,22 @@ var endings = map[string]ending{
 	"answered": {
 		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 6, MaxTokens: 42_000, MaxCost: decimal.RequireFromString("0.0519")},
 		stop:   turn.StopCompleted, text: "Done.", steps: 3,
-		made: []string{"1/d1", "1/i1", "1/r1", "2/d1", "2/d2"},
+		made: []string{"1/d1", "1/i1", "1/r1", "2/d1_2", "2/d2"},
 	},
 	"out of steps": {
 		limits: loop.Limits{MaxSteps: 2, MaxToolCalls: 6},
 		stop:   turn.StopMaxSteps, text: "Done.", steps: 2,
-		made: []string{"1/d1", "1/i1", "1/r1", "2/d1", "2/d2"},
+		made: []string{"1/d1", "1/i1", "1/r1", "2/d1_2", "2/d2"},
 	},
 	"out of calls": {
 		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 5},
 		stop:   turn.StopCompleted, text: "Done.", steps: 3,
-		made: []string{"1/d1", "1/i1", "1/r1", "2/d1"},
+		made: []string{"1/d1", "1/i1", "1/r1", "2/d1_2"},
 	},
 	"over budget": {
 		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 6, MaxTokens: 14_000},
 		stop:   turn.StopBudget, steps: 2,
-		made: []string{"1/d1", "1/i1", "1/r1", "2/d1", "2/d2"},
+		made: []string{"1/d1", "1/i1", "1/r1", "2/d1_2", "2/d2"},
 	},
 	"everything": everything,
 }

@@ -299,7 +299,7 @@ func (w *world) reply(p *process, name string, req model.Request) (model.Reply, 
 		return calls("I look.", call("r1", "find"), call("i1", "store"), call("d1", "send")), nil
 	case step == 2:
 		skill := model.ToolCall{ID: "l1", Name: "load_skill", Arguments: `{"key":"refunds"}`}
-		again := call("d1", "send") // an id may be used again by a later reply; as the same call it would be refused where the first is unknown
+		again := call("d1", "send") // an ID that an earlier reply used: it is replaced. As the same call it would be refused where the first is unknown
 		again.Arguments = `{"for":"d1, again"}`
 		reply := calls("", again, skill, call("d2", "send"), call("x1", "unheard"))
 		reply.Usage = model.Usage{InputTokens: 9000, OutputTokens: 1000} // more than all before, whatever of it was lost
