@@ -42,13 +42,13 @@ const (
 	ToolCallSucceeded ToolCallOutcome = "Succeeded"
 	// ToolCallFailed means that the tool was called and gave none.
 	ToolCallFailed ToolCallOutcome = "Failed"
-	// ToolCallRefused means that the tool was not called; the model was told why.
+	// ToolCallRefused means that the tool was not called; the model was told why, unless the turn ended before.
 	ToolCallRefused ToolCallOutcome = "Refused"
 	// ToolCallUnknown means that nobody knows whether the call was done.
 	ToolCallUnknown ToolCallOutcome = "Unknown"
 	// ToolCallReused means that the same read-only call had succeeded before, and its result was given again.
 	ToolCallReused ToolCallOutcome = "Reused"
-	// ToolCallPending means that the call has not ended.
+	// ToolCallPending means that the call has not ended. When a Turn ends, none of its calls is pending.
 	ToolCallPending ToolCallOutcome = "Pending"
 )
 

@@ -20,8 +20,10 @@ func (in *Input) await(ctx context.Context, step int, open []placed) error {
 		if got.ruling != waiting && got.ruling != allowed {
 			continue
 		}
-		all++
-		of[c.call.Name]++
+		if !v.again { // the state counts the others
+			all++
+			of[c.call.Name]++
+		}
 		if got.ruling == allowed || in.State.approval(step, c.call.ID) != nil {
 			continue
 		}

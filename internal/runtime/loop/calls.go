@@ -127,20 +127,21 @@ type planned struct {
 
 // plan gates the open calls in order until a wave is complete: neighbouring calls that only read, or any other call alone. It
 // stops before a call that waits for a decision, and before one that is the same as another of its wave.
+//
+// Calls whose outcome is unknown end first and by themselves. The gates must see these ends before they judge the other calls of
+// the reply, because a call that equals one of unknown outcome must be refused.
 func (in *Input) plan(ctx context.Context, step int, open []placed) plan {
+	if ends := in.cutOff(step, open); len(ends) > 0 {
+		return plan{records: ends}
+	}
 	var p plan
 	for _, c := range open {
-		before := in.State.intent(step, c.call.ID)
-		if before != nil && !in.repeatable(before) {
-			p.records = append(p.records, in.ending(step, c, nil).failed(Unknown, tool.OutcomeUnknown, unknown+"the run was cut off while the call was under way"+findOut))
-			continue
-		}
 		v := in.look(ctx, step, c)
 		if len(p.wave) > 0 && v.tool != nil && !in.parallel(v.tool) {
 			return p
 		}
-		v.made += len(p.wave)
-		v.madeOf += p.of(c.call.Name)
+		made, madeOf := p.uncounted(c.call.Name)
+		v.made, v.madeOf = v.made+made, v.madeOf+madeOf
 		got := judge(v)
 		switch got.ruling {
 		case waiting:
@@ -162,15 +163,30 @@ func (in *Input) plan(ctx context.Context, step int, open []placed) plan {
 	return p
 }
 
-// of counts the calls of a tool in the wave that are new.
-func (p plan) of(name string) int {
-	n := 0
-	for _, c := range p.wave {
-		if c.call.Name == name {
-			n++
+// cutOff returns the ends of the open calls that a run before has begun and that must not be made again.
+func (in *Input) cutOff(step int, open []placed) []journal.Record {
+	var ends []journal.Record
+	for _, c := range open {
+		if before := in.State.intent(step, c.call.ID); before != nil && !in.repeatable(before) {
+			ends = append(ends, in.ending(step, c, nil).failed(Unknown, tool.OutcomeUnknown, unknown+"the run was cut off while the call was under way"+findOut))
 		}
 	}
-	return n
+	return ends
+}
+
+// uncounted returns how many calls of the wave the state does not count yet, of all tools and of one. The state counts a call
+// that is made again, because its first intent is in the journal.
+func (p plan) uncounted(name string) (all, of int) {
+	for _, c := range p.wave {
+		if c.intent.Attempt > 1 {
+			continue
+		}
+		all++
+		if c.call.Name == name {
+			of++
+		}
+	}
+	return all, of
 }
 
 // parallel says whether a tool's calls may be made beside others.

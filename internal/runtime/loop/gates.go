@@ -181,14 +181,19 @@ func withinBudget(v view) verdict {
 // succeeded and only reads is answered from its result. What only reads is read again where something may have changed
 // since. The class of a refusal is not denied, which reads like a ban of the tool.
 func notRepeated(v view) verdict {
-	before, intent := v.state.lastOf(sign(v.tool.Name, v.arguments))
+	if v.again {
+		return verdict{}
+	}
+	same := sign(v.tool.Name, v.arguments)
+	if v.state.unknown(same) {
+		return refuse(tool.OutcomeUnknown, "whether the same call was done before in this turn is unknown, and it is not made twice: find out whether it was, or tell the user")
+	}
+	before, intent := v.state.lastOf(same)
 	reads := effectOf(v.tool) == tool.ReadOnly
 	switch {
-	case v.again || before == nil || reads && v.state.changed > intent:
+	case before == nil || reads && v.state.changed > intent:
 	case before.Outcome == Failed:
 		return refuse(tool.Failed, "the same call with the same arguments has failed before in this turn: change the arguments, use another tool, or answer without it")
-	case before.Outcome == Unknown:
-		return refuse(tool.OutcomeUnknown, "whether the same call was done before in this turn is unknown, and it is not made twice: find out whether it was, or tell the user")
 	case before.Outcome == Succeeded && reads:
 		return verdict{ruling: answered, known: before}
 	}

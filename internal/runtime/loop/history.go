@@ -24,12 +24,9 @@ type CallState struct {
 	Decision *Decision
 }
 
-// Calls are all calls that replies ask for, in order. Those of a last reply are not: they are never made.
+// Calls are all calls that replies ask for, in order. Those of a last reply are among them: they are never made.
 func (s *State) Calls(yield func(CallState) bool) {
 	for _, step := range s.Steps {
-		if step.Last {
-			continue
-		}
 		for i, c := range step.Reply.ToolCalls {
 			if !yield(s.stateOf(step.Step, i+1, c)) {
 				return
@@ -62,14 +59,9 @@ func (s *State) ToolCalls() int {
 // UnknownOutcomes is the number of calls of which nobody knows whether they were done. An intent without an end is one,
 // once the Turn has ended.
 func (s *State) UnknownOutcomes() int {
-	n := 0
-	for _, f := range s.Finishes {
-		if f.Outcome == Unknown {
-			n++
-		}
-	}
-	for _, i := range s.Intents {
-		if !i.Effect.Repeatable() && s.finish(i.Step, i.CallID) == nil {
+	n := s.Outcomes()[Unknown]
+	for _, i := range s.intents {
+		if i := s.Intents[i]; s.finish(i.Step, i.CallID) == nil && !i.Effect.Repeatable() {
 			n++
 		}
 	}
@@ -81,6 +73,37 @@ func (s *State) Outcomes() map[Outcome]int {
 	all := map[Outcome]int{}
 	for _, i := range s.finishes {
 		all[s.Finishes[i].Outcome]++
+	}
+	return all
+}
+
+// OpenEnds returns the ends of the calls that have none, as records for the journal, when the Turn ends before them. A call that
+// was never begun is Refused. One that was begun is Unknown if it must not be made twice, and Failed otherwise: it gave no result,
+// and to make it again would have done no harm. The nonce is that of the Turn.
+func (s *State) OpenEnds(nonce string) []journal.Record {
+	var all []journal.Record
+	end := func(step, place int, callID, name string) {
+		e := ending{Finish: Finish{Step: step, CallID: callID, Name: name}, place: place, nonce: nonce, note: changed(s.repairsOf(step, callID), nonce)}
+		switch i := s.intent(step, callID); {
+		case i == nil:
+			all = append(all, e.failed(Refused, tool.Denied, errNotCalled.Error()))
+		case i.Effect.Repeatable():
+			all = append(all, e.failed(Failed, tool.Failed, turnEnded))
+		default:
+			all = append(all, e.failed(Unknown, tool.OutcomeUnknown, unknown+turnEnded))
+		}
+	}
+	for _, i := range s.Intents {
+		if i.Step == 0 && i.Attempt == 1 && s.finish(0, i.CallID) == nil { // of a tool that no model asked for
+			end(0, 0, i.CallID, i.Name)
+		}
+	}
+	for _, step := range s.Steps {
+		for i, c := range step.Reply.ToolCalls {
+			if s.finish(step.Step, c.ID) == nil {
+				end(step.Step, i+1, c.ID, c.Name)
+			}
+		}
 	}
 	return all
 }
@@ -232,6 +255,17 @@ func (s *State) lastOf(of signature) (f *Finish, intent int) {
 		}
 	}
 	return nil, 0
+}
+
+// unknown reports whether nobody knows what became of a call of a tool with the same arguments: it has ended so, or it has begun,
+// has not ended and must not be made again.
+func (s *State) unknown(of signature) bool {
+	return slices.ContainsFunc(s.same[of], func(c called) bool {
+		if f := s.finish(c.step, c.callID); f != nil {
+			return f.Outcome == Unknown
+		}
+		return !s.intent(c.step, c.callID).Effect.Repeatable()
+	})
 }
 
 // signature names all calls of a tool with the same arguments.

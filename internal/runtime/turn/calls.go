@@ -2,6 +2,8 @@ package turn
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/capstan-dev/capstan/internal/runtime/fence"
@@ -153,9 +155,22 @@ func (t *tally) newest() []CallRecord {
 	return append([]CallRecord(nil), t.calls[from:]...)
 }
 
+// ended returns the counts and the newest calls of a Turn that ends now: with the ends of the calls that are open.
+func (r *run) ended() (Counts, []CallRecord) {
+	t := r.past.tally
+	t.calls, t.at = slices.Clone(t.calls), maps.Clone(t.at)
+	for _, record := range r.past.loop.OpenEnds(r.exposed().Nonce) {
+		if f, ok := record.Payload.(loop.Finish); ok {
+			t.finished(f)
+		}
+	}
+	return r.countsOf(&t), t.newest()
+}
+
 // counts of what all runs did by now.
-func (r *run) counts() Counts {
-	t := &r.past.tally
+func (r *run) counts() Counts { return r.countsOf(&r.past.tally) }
+
+func (r *run) countsOf(t *tally) Counts {
 	c := t.counts
 	c.ModelRequests = max(0, c.ModelRequests-t.unsent)
 	c.ModelRetries = min(c.ModelRetries, max(0, c.ModelRequests-1))

@@ -165,12 +165,12 @@ func (s Stop) answered() bool { return s == StopCompleted || s == StopMaxSteps |
 // finalize makes the result from what the journal holds by now.
 func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	state := &r.past.loop
+	counts, calls := r.ended()
 	result := &Result{
-		Stop: stop, Message: message, Counts: r.counts(), Calls: r.past.tally.newest(), Spent: spent(state),
+		Stop: stop, Message: message, Counts: counts, Calls: calls, Spent: spent(state),
 		SubAgents: subAgents(state), Warned: state.Warning != nil, ToolsLeftOut: r.exposed().LeftOut,
 		ToolServersMissing: r.exposed().Missing,
 	}
-	result.Counts.UnknownOutcomes = state.UnknownOutcomes() // what is open now stays so
 	record := finalize.Input{
 		Answered: stop.answered(), ShowCitations: r.in.ShowCitations, DecisionKey: r.in.DecisionKey,
 		Called: r.called(), Spendings: r.spendings(),

@@ -216,7 +216,9 @@ func (r *run) finish() error {
 	if err != nil {
 		return err
 	}
-	return r.record(journal.Record{Kind: journal.Finalized, Payload: result, Artifacts: result.attachments()})
+	// The ends of open calls go with the result: a Turn that has ended has no open call.
+	return r.record(append(r.past.loop.OpenEnds(r.exposed().Nonce),
+		journal.Record{Kind: journal.Finalized, Payload: result, Artifacts: result.attachments()})...)
 }
 
 // work is a context that ends with the run's life, with the time of the Turn, or when the Turn is cancelled.

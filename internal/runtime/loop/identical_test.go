@@ -1,0 +1,216 @@
+package loop_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// killedAfter makes a run die when it is about to record something of a kind, for the n-th time.
+func killedAfter(in *loop.Input, kind journal.Kind, n int) {
+	record := in.Record
+	in.Record = func(records ...journal.Record) error {
+		for _, r := range records {
+			if r.Kind == kind {
+				n--
+			}
+		}
+		if n <= 0 {
+			return errCutOff
+		}
+		return record(records...)
+	}
+}
+
+// TestACallLikeOneOfUnknownOutcome: a run dies while the first of several equal calls is under way. The next run makes none of the
+// others, however they are written, wherever they stand and whoever has approved them.
+func TestACallLikeOneOfUnknownOutcome(t *testing.T) {
+	const same = "whether the same call was done before in this turn is unknown, and it is not made twice: find out whether it was, or tell the user"
+	for name, tc := range map[string]struct {
+		reason     string
+		calls      []model.ToolCall
+		later      []model.ToolCall // of the reply after that
+		approval   bool
+		sequential bool
+		made       []string // idempotency keys
+		outcomes   map[string]loop.Outcome
+	}{
+		"side by side": {
+			reason: "in the same reply", calls: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)},
+			made: []string{"uid/1/a"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused},
+		},
+		"one after another": {
+			reason: "also where calls are made one by one", calls: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)}, sequential: true,
+			made: []string{"uid/1/a"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused},
+		},
+		"three, with others between": {
+			reason: "each of them", calls: []model.ToolCall{call("a", "send", `{"n":1}`), call("r", "find", `{}`), call("b", "send", `{"n":1}`), call("o", "send", `{"n":2}`), call("c", "send", `{"n":1}`)},
+			made: []string{"uid/1/a", "uid/1/o"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "r": loop.Succeeded, "b": loop.Refused, "o": loop.Succeeded, "c": loop.Refused},
+		},
+		"written otherwise": {
+			reason: "by its arguments as they are used", calls: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", ` { "n" : "1" } `), call("c", "send", `"{\"n\":1}"`)},
+			made: []string{"uid/1/a"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused, "c": loop.Refused},
+		},
+		"approved": {
+			reason: "an approval does not say that the first was not done", calls: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)}, approval: true,
+			made: []string{"uid/1/a"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused},
+		},
+		"in the next reply": {
+			reason: "nor does a model that does not find out", calls: []model.ToolCall{call("a", "send", `{"n":1}`)}, later: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":3}`)},
+			made: []string{"uid/1/a", "uid/2/b"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "2/a": loop.Refused, "2/b": loop.Succeeded},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			o := &office{now: noon, decisions: map[string]loop.Decision{}}
+			for _, c := range tc.calls {
+				o.decisions[c.ID] = loop.Decision{Step: 1, CallID: c.ID, Approved: true, By: "ann"}
+			}
+			answers := []answer{asksFor("", tc.calls...)}
+			if tc.later != nil {
+				answers = append(answers, asksFor("", tc.later...))
+			}
+			answers = append(answers, says("Done."))
+			c, s := candidate("one", 1, answers...)
+			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+			send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
+			send.RequiresApproval = tc.approval
+			run := func(epoch int64) loop.Input {
+				in := attended(with(inputOf(t, j, epoch, c), find, send), o)
+				in.Policy.Sequential = tc.sequential
+				return in
+			}
+			first := run(1)
+			killedAfter(&first, journal.ToolFinished, 1)
+			if _, err := loop.Run(t.Context(), first); !errors.Is(err, errCutOff) {
+				t.Fatalf("Run = %v, want it to die with the first call under way", err)
+			}
+			in := run(2)
+			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+				t.Fatalf("Run = %+v, %v; want the answer", end, err)
+			}
+			if diff := cmp.Diff(tc.made, sent.keys()); diff != "" {
+				t.Errorf("%s: calls that were made: -want +got:\n%s", tc.reason, diff)
+			}
+			got := map[string]loop.Outcome{}
+			for c := range in.State.Calls {
+				id := c.Call.ID
+				if c.Step > 1 {
+					id = "2/" + id
+				}
+				got[id] = c.Finish.Outcome
+				if c.Finish.Outcome == loop.Refused && c.Finish.Content != "error (outcome_unknown): "+same {
+					t.Errorf("of call %s the model is told %q, want %q", id, c.Finish.Content, same)
+				}
+			}
+			if diff := cmp.Diff(tc.outcomes, got); diff != "" {
+				t.Errorf("%s: outcomes: -want +got:\n%s", tc.reason, diff)
+			}
+			if n := in.State.UnknownOutcomes(); n != 1 {
+				t.Errorf("%d outcomes are unknown, want 1", n)
+			}
+			if last := s.requests[len(s.requests)-1]; !answersEachCall(last.Messages) {
+				t.Errorf("the last request is %v, want one answer to each call", transcript(last))
+			}
+		})
+	}
+}
+
+// answersEachCall reports whether each call has exactly one message that answers it, behind its reply.
+func answersEachCall(messages []model.Message) bool {
+	open := map[string]int{}
+	for _, m := range messages {
+		for _, c := range m.ToolCalls {
+			open[c.ID]++
+		}
+		if m.Role == model.RoleTool {
+			open[m.ToolCallID]--
+		}
+	}
+	for _, n := range open {
+		if n != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// TestACallLikeOneThatGaveNoResult: nobody knows whether the first was done, although no run died.
+func TestACallLikeOneThatGaveNoResult(t *testing.T) {
+	for name, err := range map[string]error{
+		"timeout":      &tool.Error{Class: tool.Timeout, Message: "no answer in time"},
+		"unknown":      &tool.Error{Class: tool.OutcomeUnknown, Message: "the connection broke"},
+		"unclassified": errors.New("EOF"),
+		"pending":      &tool.Pending{Turn: "child"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := candidate("one", 1, asksFor("", call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)), says("Done."))
+			send, sent := toolOf("send", tool.Destructive, result{err: err})
+			in := with(input(t, c), send)
+			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+				t.Fatalf("Run = %+v, %v; want the answer", end, err)
+			}
+			want := map[loop.Outcome]int{loop.Unknown: 1, loop.Refused: 1}
+			if diff := cmp.Diff(want, in.State.Outcomes()); diff != "" || len(sent.calls) != 1 {
+				t.Errorf("%d calls were made, want 1; outcomes: -want +got:\n%s", len(sent.calls), diff)
+			}
+		})
+	}
+}
+
+// TestCallsThatAreMadeAgainAreCountedOnce: a run that made one call after another dies in the middle, and the next one makes several
+// at the same time. Calls that are made again are of the limits once.
+func TestCallsThatAreMadeAgainAreCountedOnce(t *testing.T) {
+	asked := []model.ToolCall{call("a", "find", `{"n":1}`), call("b", "find", `{"n":2}`), call("c", "find", `{"n":3}`), call("d", "find", `{"n":4}`)}
+	for name, tc := range map[string]struct {
+		reason             string
+		finished           int // calls that end before the first run dies
+		maxCalls, ofOne    int
+		before, after      bool // whether calls are made one by one
+		succeeded, refused int
+	}{
+		"all":                     {"the limit is for four", 0, 4, 0, true, false, 4, 0},
+		"all of the tool":         {"so is that of the tool", 0, 25, 4, true, false, 4, 0},
+		"three":                   {"the fourth is beyond it", 0, 3, 0, true, false, 3, 1},
+		"three of the tool":       {"or beyond that of the tool", 0, 25, 3, true, false, 3, 1},
+		"one had ended":           {"what has ended is counted, too", 1, 3, 0, true, false, 3, 1},
+		"one after another":       {"as where nothing changes", 0, 3, 0, true, true, 3, 1},
+		"at the same time":        {"nor here", 0, 3, 0, false, false, 3, 1},
+		"at the same time before": {"nor where it changes to the other way", 0, 3, 0, false, true, 3, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			c, _ := candidate("one", 1, asksFor("", asked...), says("Done."))
+			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+			find.MaxCalls = tc.ofOne
+			run := func(epoch int64, sequential bool) loop.Input {
+				in := with(inputOf(t, j, epoch, c), find)
+				in.Policy.Sequential, in.Limits.MaxToolCalls = sequential, tc.maxCalls
+				return in
+			}
+			first := run(1, tc.before)
+			killedAfter(&first, journal.ToolFinished, 1+tc.finished)
+			if _, err := loop.Run(t.Context(), first); !errors.Is(err, errCutOff) {
+				t.Fatalf("Run = %v, want it to die amid the calls", err)
+			}
+			in := run(2, tc.after)
+			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+				t.Fatalf("Run = %+v, %v; want the answer", end, err)
+			}
+			want := map[loop.Outcome]int{loop.Succeeded: tc.succeeded}
+			if tc.refused > 0 {
+				want[loop.Refused] = tc.refused
+			}
+			if diff := cmp.Diff(want, in.State.Outcomes()); diff != "" || in.State.ToolCalls() != tc.succeeded {
+				t.Errorf("%s: %d calls are counted, want %d; outcomes: -want +got:\n%s", tc.reason, in.State.ToolCalls(), tc.succeeded, diff)
+			}
+		})
+	}
+}
