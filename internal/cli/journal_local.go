@@ -16,6 +16,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
@@ -205,6 +206,9 @@ func (l *local) entries(ctx context.Context, q readapi.Query) iter.Seq2[journal.
 			for e, err := range l.store.Read(ctx, l.uid, after) {
 				if err == nil {
 					err = journal.Fill(ctx, l.store, l.uid, &e)
+				}
+				if err == nil {
+					e, err = turn.Expand(ctx, l.store, e)
 				}
 				if err == nil && q.Redact {
 					e, err = redactor.Redact(e)

@@ -285,3 +285,40 @@ func TestAConversationIsNoTurn(t *testing.T) {
 	}
 	mustSay(t, capstan(t, "logs", "chat", "--data-dir", data).mustEnd(t, cli.ExitFailed).err, "it has those of default/first")
 }
+
+// TestReadersSeeTheHistoryOfATurn: the journal of a Turn refers to what was said before, and readers see it.
+func TestReadersSeeTheHistoryOfATurn(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, memory)
+	dir, data := conversing(t).written(t, url), t.TempDir()
+	for _, name := range []string{"first", "second"} {
+		capstan(t, "run", "-f", dir, "--turn", name, "--data-dir", data).mustEnd(t, cli.ExitOK)
+	}
+	type entry struct {
+		Kind    string `json:"kind"`
+		Payload struct {
+			Messages []struct{ Name string } `json:"messages"`
+		} `json:"payload"`
+	}
+	for _, args := range [][]string{{"--with-content"}, nil} {
+		got := capstan(t, append([]string{"export", "turn", "second", "--data-dir", data}, args...)...).mustEnd(t, cli.ExitOK)
+		said := 0
+		for line := range strings.Lines(got.out) {
+			e := entry{}
+			if strings.Contains(line, `"prepared"`) {
+				if err := json.Unmarshal([]byte(line), &e); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, m := range e.Payload.Messages {
+				if m.Name == "history" {
+					said++
+				}
+			}
+		}
+		if said != 2 {
+			t.Errorf("export %v shows %d messages of the history, want the question and the answer", args, said)
+		}
+	}
+	mustSay(t, capstan(t, "logs", "second", "--data-dir", data).mustEnd(t, cli.ExitOK).out, "5 messages")
+}

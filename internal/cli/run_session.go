@@ -35,7 +35,7 @@ func (r *runner) converse(ctx context.Context, p *project, t *v1alpha1.Turn, s *
 	if p.session == nil {
 		return false, nil
 	}
-	history, err := session.Load(ctx, s, string(p.session.UID))
+	place, err := session.Latest(ctx, s, string(p.session.UID))
 	if err != nil {
 		return false, fail(ExitFailed, err)
 	}
@@ -44,8 +44,8 @@ func (r *runner) converse(ctx context.Context, p *project, t *v1alpha1.Turn, s *
 			p.session.Namespace, p.session.Name)
 	}
 	now := r.clock()()
-	if n := len(history); n > 0 {
-		translate.SessionTotals(p.session, history.Totals(), history[n-1].Name, now)
+	if place.Position > 0 {
+		translate.SessionTotals(p.session, place.Totals, place.Last, now)
 	}
 	used := translate.BudgetUsed(p.session)
 	if used == "" || before.last.Seq > 0 {

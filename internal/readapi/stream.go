@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
 
@@ -177,7 +178,7 @@ func (st *stream) send(ctx context.Context) *Error {
 
 // sendOne sends an entry. Those that have an artifact are few at a time, since they may be large, and are not sent slowly.
 func (st *stream) sendOne(ctx context.Context, e journal.Entry) *Error {
-	large := e.Artifact != ""
+	large := e.Artifact != "" || turn.Refers(e)
 	if large {
 		release, refused := st.server.hold(ctx, st.user)
 		if refused != nil {
@@ -202,8 +203,11 @@ func (st *stream) line(ctx context.Context, e journal.Entry) ([]byte, *Error) {
 	if err := journal.Fill(ctx, st.server.o.Journal, st.uid, &e); err != nil {
 		return nil, failureOf(err)
 	}
+	var err error
+	if e, err = turn.Expand(ctx, st.server.o.Journal, e); err != nil {
+		return nil, failureOf(err)
+	}
 	if st.redactor != nil {
-		var err error
 		if e, err = st.redactor.Redact(e); err != nil {
 			return nil, refuse(http.StatusInternalServerError, "%s", err)
 		}

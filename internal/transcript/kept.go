@@ -70,7 +70,8 @@ var (
 		"maxCalls": aNumber, "requiresApproval": aSwitch, "trusted": aSwitch, "source": fields{"server": aName, "name": aName, "agent": aName},
 		"parameters": each{fields{"name": aName, "type": aWord, "required": aSwitch}},
 	}}
-	report = fields{
+	history = fields{"sessionUID": aName, "first": aNumber, "through": aNumber, "at": aNumber, "messages": aNumber}
+	report  = fields{
 		"mode": aWord, "chars": aNumber, "stableChars": aNumber, "dynamicChars": aNumber, "sectionsAsked": each{aWord}, "sections": each{aWord},
 		"toolCount": aNumber, "renderHash": aDigest, "profile": revision,
 		"contributions": each{fields{"name": aName, "trusted": aSwitch, "chars": aNumber, "leftOut": aNumber}},
@@ -83,7 +84,7 @@ var (
 var kept = map[journal.Kind]rule{
 	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName},
 	journal.RunParked:  fields{"approvals": aNumber, "turns": each{aName}},
-	journal.PreparationInput: fields{"zone": aName, "number": aNumber, "input": fields{
+	journal.PreparationInput: fields{"zone": aName, "number": aNumber, "history": history, "input": fields{
 		"Agent":   fields{"Name": aName, "Thinking": aWord, "MaxMemories": aNumber, "AllowsTrusted": aSwitch},
 		"Profile": fields{"Name": aName, "ID": aName, "Version": aName, "Generation": aNumber, "Mode": aWord, "Sections": each{aWord}},
 		"Turn":    fields{"Name": aName, "Namespace": aName, "Mode": aWord, "Depth": aNumber},
@@ -94,6 +95,7 @@ var kept = map[journal.Kind]rule{
 	}),
 	journal.Prepared: fields{
 		"provider": aName, "model": aName, "messages": each{message}, "tools": tools, "skills": each{fields{"key": aName}}, "report": report,
+		"history": history,
 	},
 	journal.ToolsExposed: fields{"tools": offers, "packs": offers, "leftOut": aNumber, "missing": each{aName}},
 	journal.ModelRequested: fields{
@@ -144,6 +146,9 @@ var kept = map[journal.Kind]rule{
 	},
 	journal.SessionTurn: fields{
 		"turnUID": aName, "turnName": aName, "messages": each{message}, "usage": usage, "cost": cost, "contextTokens": aNumber,
+		"head": fields{
+			"turns": aNumber, "usage": usage, "cost": cost, "contextTokens": aNumber, "missingTurns": aNumber, "first": aNumber,
+		},
 	},
 }
 

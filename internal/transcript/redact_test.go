@@ -46,7 +46,14 @@ func payloads() map[journal.Kind]any {
 			ContextHash string   `json:"contextHash"`
 			Variables   []string `json:"variables"`
 		}{},
-		journal.Prepared:          &prepare.Prepared{},
+		journal.Prepared: &struct {
+			prepare.Prepared
+			History struct {
+				SessionUID string `json:"sessionUID"`
+				First      int64  `json:"first"`
+				SHA256     string `json:"sha256"`
+			} `json:"history"`
+		}{},
 		journal.ModelRequested:    &loop.Request{},
 		journal.ModelFailed:       &loop.Attempt{},
 		journal.ModelReplied:      &loop.Step{},

@@ -123,7 +123,15 @@ func (w *Writer) run(e journal.Entry, s started) string {
 		screen.Line(s.Executor, longestName), e.Epoch, e.Time.UTC().Format(time.RFC3339), again))
 }
 
-func (w *Writer) prepared(p prepare.Prepared) string {
+// prompt is a prompt that was prepared, and the number of messages that its entry refers to and does not hold.
+type prompt struct {
+	prepare.Prepared
+	History struct {
+		Messages int `json:"messages"`
+	} `json:"history"`
+}
+
+func (w *Writer) prepared(p prompt) string {
 	var b strings.Builder
 	if profile := p.Report.Profile; !w.introduced {
 		w.introduced = true
@@ -134,7 +142,7 @@ func (w *Writer) prepared(p prepare.Prepared) string {
 	}
 	b.WriteString(row("model", served(p.Provider, p.Model)))
 	b.WriteString(row("prompt", fmt.Sprintf("%s, %s, promptRenderHash %s",
-		number(len(p.Messages), "message"), number(len(p.Tools), "tool"), screen.Line(p.Report.RenderHash, longestName))))
+		number(len(p.Messages)+p.History.Messages, "message"), number(len(p.Tools), "tool"), screen.Line(p.Report.RenderHash, longestName))))
 	if n := len(p.Messages); n > 0 && p.Messages[n-1].Role == model.RoleUser && p.Messages[n-1].Content != w.message {
 		w.message = p.Messages[n-1].Content
 		b.WriteString("user\n" + quoted(w.message))

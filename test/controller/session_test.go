@@ -186,12 +186,12 @@ rules:
 		store, err := sqlite.Open(ctx, filepath.Join(m.options.DataDir, "journal.db"))
 		Expect(err).NotTo(HaveOccurred())
 		defer func() { Expect(store.Close()).To(Succeed()) }()
-		history, err := session.Load(ctx, store, uid)
+		history, err := session.Recall(ctx, store, uid)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(history).To(HaveLen(2))
-		call := history[0].Messages[1].ToolCalls[0]
+		Expect(history.Turns).To(HaveLen(2))
+		call := history.Turns[0].Messages[1].ToolCalls[0]
 		Expect(fmt.Sprint(call.Name, call.Arguments)).To(Equal(`lookup{"key": "1042"}`))
-		Expect(history[0].Messages[2].ToolCallID).To(Equal(call.ID))
+		Expect(history.Turns[0].Messages[2].ToolCallID).To(Equal(call.ID))
 	}, SpecTimeout(patience))
 
 	It("goes on where a Turn of it was cut off by a restart", func(ctx SpecContext) {

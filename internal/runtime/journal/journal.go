@@ -113,6 +113,9 @@ type Journal interface {
 	// It reads as it goes: entries that are appended meanwhile may be among them. It stops after an error.
 	Read(ctx context.Context, uid string, after int64) iter.Seq2[Entry, error]
 
+	// Last returns the place of the newest entry of a UID, and 0 for a UID it does not know. It reads no entry.
+	Last(ctx context.Context, uid string) (int64, error)
+
 	// Append adds entries at the end with their artifacts, all or none, and returns when they would survive a crash. It
 	// returns ErrFenced or ErrSequence, and then has added none. An artifact that the UID has already is kept once.
 	Append(ctx context.Context, uid string, entries ...Entry) error

@@ -23,7 +23,7 @@ type Log struct {
 	first []Record
 }
 
-// Options of a Log. Waiting, First, Known and Patience may be left out.
+// Options of a Log. Journal, Now and Apply are needed.
 type Options struct {
 	Journal Journal
 	// Now is the time that entries bear.
@@ -37,6 +37,8 @@ type Options struct {
 	// Known is how many entries the journal had when its number was last recorded outside of it, as in the status of its Turn; 0 if
 	// that is not known. Open returns ErrLost for a journal that has fewer.
 	Known int64
+	// After is the place of the last entry that the run does not need to read, and 0 to read all. The journal must have it.
+	After int64
 	// Patience is how long an append is tried for while the store fails; 0 is for ever.
 	Patience time.Duration
 }
@@ -45,8 +47,8 @@ type Options struct {
 // ErrNewer if a newer version of Capstan has, ErrDamaged if an entry is missing or makes no sense, and ErrLost if its last entries are
 // missing as far as Options.Known tells. The first entries of a journal that is being purged are missing, too.
 func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error) {
-	l := &Log{o: o, uid: uid, epoch: epoch, first: o.First}
-	for e, err := range o.Journal.Read(ctx, uid, 0) {
+	l := &Log{o: o, uid: uid, epoch: epoch, seq: o.After, first: o.First}
+	for e, err := range o.Journal.Read(ctx, uid, o.After) {
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("failed to read the journal of %q: %w", uid, err)

@@ -35,14 +35,21 @@ func messages(in Input, system prompt.System, shown turncontext.Context) []model
 		}
 	}
 	optional(MessageMemoryContext, memoryContext(shown.Memories))
-	for _, h := range in.Turn.History {
+	all = append(all, HistoryMessages(in.Turn.History)...)
+	optional(MessageContextPack, contextPack(shown))
+	optional(MessageSkillContext, in.Turn.Skill)
+	return append(all, model.Message{Role: model.RoleUser, Name: MessageUser, Content: in.Turn.Message})
+}
+
+// HistoryMessages are the messages that show what was said before a request.
+func HistoryMessages(history []HistoryMessage) []model.Message {
+	all := make([]model.Message, 0, len(history))
+	for _, h := range history {
 		all = append(all, model.Message{
 			Role: h.Role, Name: MessageHistory, Content: h.Content, ToolCalls: h.ToolCalls, ToolCallID: h.ToolCallID,
 		})
 	}
-	optional(MessageContextPack, contextPack(shown))
-	optional(MessageSkillContext, in.Turn.Skill)
-	return append(all, model.Message{Role: model.RoleUser, Name: MessageUser, Content: in.Turn.Message})
+	return all
 }
 
 func runtimeMetadata(in Input) string {

@@ -3,13 +3,18 @@
 //
 // The Turns of a Session run one after another, so one writer at a time adds to it. A run that was cut off between the end
 // of its Turn and this record adds it when it goes on: a Turn is added once, whoever does it.
+//
+// Each entry says how far the conversation has got with it, so that neither a new Turn nor the end of one has to read what
+// came before: a Turn reads the newest entry, and from there the entries that its prompt shows.
 package session
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"slices"
+	"fmt"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -20,7 +25,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// Turn is what one Turn has added to a conversation.
+// ErrLost is returned when entries that the journal of a Session had are no longer there, or are other entries by now.
+var ErrLost = errors.New("the journal of the session has lost entries")
+
+// Turn is what one Turn has added to a conversation, as the journal keeps it.
 type Turn struct {
 	// UID and Name of the Turn.
 	UID  string `json:"turnUID"`
@@ -35,108 +43,265 @@ type Turn struct {
 	KnownCost decimal.Decimal `json:"knownCost,omitzero"`
 	// ContextTokens of the last request and its reply.
 	ContextTokens int64 `json:"contextTokens,omitempty"`
+	// Head is how far the conversation has got with this Turn. Add sets it. It is nil in entries of older versions.
+	Head *Head `json:"head,omitempty"`
 }
 
-// History is a conversation, oldest Turn first.
-type History []Turn
+// Head is how far a conversation has got with one of its entries.
+type Head struct {
+	Totals
+	// First is the position of the first entry that later Turns read, from 1.
+	First int64 `json:"first"`
+}
 
 // Totals of a conversation.
 type Totals struct {
-	// Turns that were added.
-	Turns int64
+	// Turns that were added. Those whose history was lost count.
+	Turns int64 `json:"turns"`
 	// Usage of all.
-	Usage model.Usage
+	Usage model.Usage `json:"usage"`
 	// Cost of all; nil where that of one is not known, or they are in several currencies.
-	Cost *finalize.Cost
+	Cost *finalize.Cost `json:"cost,omitempty"`
 	// KnownCost is the sum of what is known, in whatever currencies: as much as Cost, or less than all where that is nil.
-	KnownCost decimal.Decimal
+	KnownCost decimal.Decimal `json:"knownCost,omitzero"`
 	// ContextTokens of the last request and its reply of the last Turn that was answered: about what the next one begins with.
-	ContextTokens int64
+	ContextTokens int64 `json:"contextTokens,omitempty"`
+	// Missing is how many of Turns have lost their history: the journal does not have what they said.
+	Missing int64 `json:"missingTurns,omitempty"`
 }
 
-// Load reads a conversation; an unknown UID has an empty one.
-func Load(ctx context.Context, j journal.Journal, uid string) (History, error) {
-	h, _, err := open(ctx, uid, journal.Options{Journal: j})
-	return h, err
+// Place is where a conversation ends.
+type Place struct {
+	// Position of the newest entry; 0 for a conversation without one.
+	Position int64
+	// Last is the name of the Turn that added it.
+	Last string
+	// Totals of all.
+	Totals Totals
+	// Number of the Turn that was added, from 1; 0 where none was.
+	Number int64
+}
+
+// Conversation is the part of a conversation that a Turn is shown.
+type Conversation struct {
+	// First and Through are the positions of its first and its last entry. Through is 0 where there is none.
+	First, Through int64
+	// Turns are the entries, oldest first.
+	Turns []Turn
+	// SHA256 of the payloads of the entries, in hexadecimal. It is empty where there is none.
+	SHA256 string
+	// Totals of the whole conversation, through its last entry.
+	Totals Totals
+}
+
+// Messages are all that was said in this part, in order.
+func (c *Conversation) Messages() []model.Message {
+	n := 0
+	for _, t := range c.Turns {
+		n += len(t.Messages)
+	}
+	all := make([]model.Message, 0, n)
+	for _, t := range c.Turns {
+		all = append(all, t.Messages...)
+	}
+	return all
+}
+
+// Recall reads the part of a conversation that a new Turn is shown. An unknown UID has an empty one. It returns
+// journal.ErrDamaged where entries are missing, as while the journal is being purged.
+func Recall(ctx context.Context, j journal.Journal, uid string) (*Conversation, error) {
+	f, err := newest(ctx, j, uid)
+	if err != nil {
+		return nil, err
+	}
+	if f.at == 0 {
+		return &Conversation{First: 1}, nil
+	}
+	c, err := Read(ctx, j, uid, f.head.First, f.at)
+	if errors.Is(err, ErrLost) {
+		err = fmt.Errorf("%w: %w", journal.ErrDamaged, err)
+	}
+	return c, err
+}
+
+// Read reads the entries from one position through another. The same positions give the same conversation for ever. It returns
+// ErrLost where the journal does not have them all.
+func Read(ctx context.Context, j journal.Journal, uid string, first, through int64) (*Conversation, error) {
+	c := &Conversation{First: first, Through: through}
+	if through == 0 {
+		return c, nil
+	}
+	sum := sha256.New()
+	f, err := follow(ctx, j, uid, first, through, func(e journal.Entry, t Turn) {
+		_, _ = sum.Write(e.Payload) // a hash never fails
+		c.Turns = append(c.Turns, t)
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.Totals, c.SHA256 = f.head.Totals, hex.EncodeToString(sum.Sum(nil))
+	return c, nil
+}
+
+// Latest returns where a conversation ends, without reading it.
+func Latest(ctx context.Context, j journal.Journal, uid string) (Place, error) {
+	f, err := newest(ctx, j, uid)
+	if err != nil {
+		return Place{}, err
+	}
+	return f.place(0), nil
+}
+
+// newest reads the newest entry; of a journal that an older version has written, all of them.
+func newest(ctx context.Context, j journal.Journal, uid string) (*fold, error) {
+	last, err := j.Last(ctx, uid)
+	if err != nil || last == 0 {
+		return &fold{head: Head{First: 1}}, err
+	}
+	f, err := follow(ctx, j, uid, last, last, nil)
+	if err == nil && f.unknown {
+		f, err = follow(ctx, j, uid, 1, last, nil)
+	}
+	if errors.Is(err, ErrLost) {
+		err = fmt.Errorf("%w: %w", journal.ErrDamaged, err)
+	}
+	return f, err
+}
+
+// follow folds the entries from one position through another, and hands each to a function, which may be nil. It returns
+// ErrLost if one of them is missing.
+func follow(ctx context.Context, j journal.Journal, uid string, first, through int64, tell func(journal.Entry, Turn)) (*fold, error) {
+	f := &fold{at: first - 1, head: Head{First: 1}}
+	f.unknown = first > 1
+	for e, err := range j.Read(ctx, uid, first-1) {
+		if err != nil {
+			return nil, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+		}
+		if e.Seq != f.at+1 || e.Seq > through {
+			break
+		}
+		if err := journal.Fill(ctx, j, uid, &e); err != nil {
+			return nil, err
+		}
+		t, err := f.apply(e)
+		if err != nil {
+			return nil, fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w: %w", e.Seq, e.Kind, uid, journal.ErrDamaged, err)
+		}
+		if tell != nil {
+			tell(e, t)
+		}
+		if e.Seq == through {
+			break
+		}
+	}
+	if f.at < through {
+		return nil, fmt.Errorf("%w: entry %d of %d is not there", ErrLost, f.at+1, through)
+	}
+	return f, nil
+}
+
+// fold is how far a conversation has got with the entries that were read.
+type fold struct {
+	// at is the position of the last of them, and last the name of its Turn.
+	at   int64
+	last string
+	head Head
+	// unknown is true while the entries before are needed to know head: those that were read are an older version's.
+	unknown bool
+	// uid is that of a Turn that is looked for, and number its place, from 1; 0 if it was not found.
+	uid    string
+	number int64
+}
+
+func (f *fold) apply(e journal.Entry) (Turn, error) {
+	var t Turn
+	if err := json.Unmarshal(e.Payload, &t); err != nil {
+		return t, err
+	}
+	if t.Head != nil {
+		f.head, f.unknown = *t.Head, false
+	} else {
+		f.head = f.head.with(t)
+	}
+	f.at, f.last = e.Seq, t.Name
+	if f.uid != "" && t.UID == f.uid && f.number == 0 {
+		f.number = f.head.Turns
+	}
+	return t, nil
+}
+
+func (f *fold) place(number int64) Place {
+	return Place{Position: f.at, Last: f.last, Totals: f.head.Totals, Number: number}
+}
+
+// with is the head after one more Turn.
+func (h Head) with(t Turn) Head {
+	costs := []*finalize.Cost{}
+	if h.Usage != (model.Usage{}) {
+		costs = append(costs, h.Cost)
+	}
+	if t.Usage != (model.Usage{}) {
+		costs = append(costs, t.Cost)
+	}
+	h.Cost = sum(costs)
+	h.Turns++
+	h.Usage = h.Usage.Add(t.Usage)
+	h.KnownCost = h.KnownCost.Add(t.known())
+	if len(t.Messages) > 0 {
+		h.ContextTokens = t.ContextTokens
+	}
+	return h
 }
 
 // maxTries is how often Add finds that the history is not what it has read. It happens once or twice where others add at
 // the same time, and each time while the history is being purged.
 const maxTries = 10
 
-// Add adds a Turn at the end, unless it is there, and returns the conversation. While the store fails it tries again, as the
-// options say; their Apply and First are its own. It returns ErrSequence where the history stays other than it can be read,
-// as that of a Session that was deleted.
-func Add(ctx context.Context, uid string, t Turn, o journal.Options) (History, error) {
+// Add adds a Turn at the end, unless it is there, and returns where the conversation ends then. The entries that the Turn may
+// have are those behind a position, which is the end of the conversation when the Turn began; 0 for all. While the store fails
+// Add tries again, as the options say; their Apply, First, Known and After are its own. It returns ErrSequence where the history stays
+// other than it can be read, as that of a Session that was deleted.
+func Add(ctx context.Context, uid string, t Turn, after int64, o journal.Options) (Place, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
-	return backoff.Retry(ctx, func() (History, error) {
-		h, err := add(ctx, uid, t, o)
+	return backoff.Retry(ctx, func() (Place, error) {
+		p, err := add(ctx, uid, t, after, o)
 		if err != nil && !errors.Is(err, journal.ErrSequence) {
-			return nil, backoff.Permanent(err)
+			return Place{}, backoff.Permanent(err)
 		}
-		return h, err // of ErrSequence: somebody else has added a Turn meanwhile, or this one, so look again
+		return p, err // of ErrSequence: another Turn was added meanwhile, or this one, so look again
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0), backoff.WithMaxTries(maxTries))
 }
 
-func add(ctx context.Context, uid string, t Turn, o journal.Options) (History, error) {
-	h, log, err := open(ctx, uid, o)
-	if err != nil || h.Number(t.UID) > 0 {
-		return h, err
+func add(ctx context.Context, uid string, t Turn, after int64, o journal.Options) (Place, error) {
+	f, log, err := open(ctx, uid, t.UID, max(after, 1), o)
+	if err == nil && (f.unknown || f.at < after) && after > 1 { // an older version's entries, or fewer than there were
+		f, log, err = open(ctx, uid, t.UID, 1, o)
 	}
+	if err != nil || f.number > 0 {
+		return f.place(f.number), err
+	}
+	head := f.head.with(t)
+	t.Head = &head
 	if err := log.Append(ctx, journal.Record{Kind: journal.SessionTurn, Payload: t}); err != nil {
-		return nil, err
+		return Place{}, err
 	}
-	return append(h, t), nil
+	return f.place(f.number), nil
 }
 
 // epoch of all entries: it is the Turns' epochs that fence.
 const epoch = 1
 
-func open(ctx context.Context, uid string, o journal.Options) (h History, log *journal.Log, err error) {
-	o.First = nil
+// open reads the entries of a journal from a position on, and looks for that of a Turn among them.
+func open(ctx context.Context, uid, turnUID string, first int64, o journal.Options) (*fold, *journal.Log, error) {
+	f := &fold{head: Head{First: 1}, unknown: first > 1, uid: turnUID}
+	o.First, o.Known, o.After = nil, 0, first-1
 	o.Apply = func(e journal.Entry) error {
-		var t Turn
-		if err := json.Unmarshal(e.Payload, &t); err != nil {
-			return err
-		}
-		h = append(h, t)
-		return nil
+		_, err := f.apply(e)
+		return err
 	}
-	log, err = journal.Open(ctx, uid, epoch, o)
-	return slices.Clip(h), log, err
-}
-
-// Number is the place of a Turn, from 1; 0 if it is not there.
-func (h History) Number(turnUID string) int64 {
-	return int64(slices.IndexFunc(h, func(t Turn) bool { return t.UID == turnUID })) + 1
-}
-
-// Messages are all that was said, in order.
-func (h History) Messages() []model.Message {
-	var all []model.Message
-	for _, t := range h {
-		all = append(all, t.Messages...)
-	}
-	return all
-}
-
-// Totals adds it all up.
-func (h History) Totals() Totals {
-	out := Totals{Turns: int64(len(h))}
-	costs := make([]*finalize.Cost, 0, len(h))
-	for _, t := range h {
-		out.Usage = out.Usage.Add(t.Usage)
-		if len(t.Messages) > 0 {
-			out.ContextTokens = t.ContextTokens
-		}
-		out.KnownCost = out.KnownCost.Add(t.known())
-		if t.Usage != (model.Usage{}) {
-			costs = append(costs, t.Cost)
-		}
-	}
-	out.Cost = sum(costs)
-	return out
+	log, err := journal.Open(ctx, uid, epoch, o)
+	return f, log, err
 }
 
 // known is what is known of the cost of a Turn.

@@ -2,9 +2,12 @@ package session_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -59,16 +62,33 @@ func answered(uid string) session.Turn {
 	}
 }
 
-func add(t *testing.T, j journal.Journal, turns ...session.Turn) session.History {
+func add(t *testing.T, j journal.Journal, turns ...session.Turn) (at session.Place) {
 	t.Helper()
-	var h session.History
 	for _, turn := range turns {
 		var err error
-		if h, err = session.Add(t.Context(), "s", turn, journal.Options{Journal: j, Now: now}); err != nil {
+		if at, err = session.Add(t.Context(), "s", turn, 0, journal.Options{Journal: j, Now: now}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return h
+	return at
+}
+
+func recall(t *testing.T, j journal.Journal) *session.Conversation {
+	t.Helper()
+	c, err := session.Recall(t.Context(), j, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// withoutHeads are Turns as they were added.
+func withoutHeads(turns []session.Turn) []session.Turn {
+	turns = slices.Clone(turns)
+	for i := range turns {
+		turns[i].Head = nil
+	}
+	return turns
 }
 
 func TestHistory(t *testing.T) {
@@ -76,37 +96,125 @@ func TestHistory(t *testing.T) {
 		t.Run(store, func(t *testing.T) {
 			j := open(t)
 			failed := session.Turn{UID: "c", Name: "turn-c", Usage: model.Usage{InputTokens: 7}, Cost: &finalize.Cost{Amount: "0.02", Currency: "USD"}}
-			want := session.History{answered("a"), answered("b"), failed}
-			if diff := cmp.Diff(want, add(t, j, want...)); diff != "" {
-				t.Errorf("Add: -want +got:\n%s", diff)
-			}
-			if diff := cmp.Diff(want, add(t, j, answered("b"), want[2])); diff != "" {
-				t.Errorf("a Turn that is there already is not added again: -want +got:\n%s", diff)
-			}
-			got, err := session.Load(t.Context(), j, "s")
-			if diff := cmp.Diff(want, got); diff != "" || err != nil {
-				t.Errorf("Load (error %v): -want +got:\n%s", err, diff)
-			}
-			if other, err := session.Load(t.Context(), j, "other"); err != nil || len(other) != 0 || other.Number("a") != 0 {
-				t.Errorf("Load of another Session = %v, %v; want nothing", other, err)
-			}
-			for uid, number := range map[string]int64{"a": 1, "b": 2, "c": 3, "d": 0} {
-				if got.Number(uid) != number {
-					t.Errorf("Turn %q has number %d, want %d", uid, got.Number(uid), number)
-				}
-			}
-			if diff := cmp.Diff(append(answered("a").Messages, answered("b").Messages...), got.Messages()); diff != "" {
-				t.Errorf("messages, in order and as they were said: -want +got:\n%s", diff)
-			}
-			wantTotals := session.Totals{
+			want := []session.Turn{answered("a"), answered("b"), failed}
+			totals := session.Totals{
 				Turns: 3, Usage: model.Usage{InputTokens: 47, OutputTokens: 20, ReasoningTokens: 10, CacheReadTokens: 6},
 				Cost: &finalize.Cost{Amount: "0.22", Currency: "USD"}, ContextTokens: 30,
 				KnownCost: decimal.RequireFromString("0.22"),
 			}
-			if diff := cmp.Diff(wantTotals, got.Totals()); diff != "" {
-				t.Errorf("totals; what begins the next Turn is what the last answered one ended with: -want +got:\n%s", diff)
+			if diff := cmp.Diff(session.Place{Position: 3, Last: "turn-c", Totals: totals, Number: 3}, add(t, j, want...)); diff != "" {
+				t.Errorf("Add; what begins the next Turn is what the last answered one ended with: -want +got:\n%s", diff)
+			}
+			if diff := cmp.Diff(session.Place{Position: 3, Last: "turn-c", Totals: totals, Number: 2}, add(t, j, answered("b"))); diff != "" {
+				t.Errorf("a Turn that is there already is not added again: -want +got:\n%s", diff)
+			}
+			got := recall(t, j)
+			if diff := cmp.Diff(want, withoutHeads(got.Turns)); diff != "" || got.First != 1 || got.Through != 3 || len(got.SHA256) != 64 {
+				t.Errorf("Recall has entries %d to %d: -want +got:\n%s", got.First, got.Through, diff)
+			}
+			if diff := cmp.Diff(totals, got.Totals); diff != "" {
+				t.Errorf("totals: -want +got:\n%s", diff)
+			}
+			if diff := cmp.Diff(append(answered("a").Messages, answered("b").Messages...), got.Messages()); diff != "" {
+				t.Errorf("messages, in order and as they were said: -want +got:\n%s", diff)
+			}
+			latest, err := session.Latest(t.Context(), j, "s")
+			if diff := cmp.Diff(session.Place{Position: 3, Last: "turn-c", Totals: totals}, latest); diff != "" || err != nil {
+				t.Errorf("Latest (error %v): -want +got:\n%s", err, diff)
+			}
+			other, err := session.Recall(t.Context(), j, "other")
+			if diff := cmp.Diff(&session.Conversation{First: 1}, other); diff != "" || err != nil {
+				t.Errorf("Recall of another Session (error %v): -want +got:\n%s", err, diff)
+			}
+			if latest, err := session.Latest(t.Context(), j, "other"); err != nil || latest.Position != 0 {
+				t.Errorf("Latest of another Session = %+v, %v; want nothing", latest, err)
 			}
 		})
+	}
+}
+
+// TestAPartOfAHistory is what a Turn refers to: it stays the same while the conversation grows, and is there as a whole or lost.
+func TestAPartOfAHistory(t *testing.T) {
+	for store, open := range journals {
+		t.Run(store, func(t *testing.T) {
+			j := open(t)
+			add(t, j, answered("a"), answered("b"))
+			before := recall(t, j)
+			add(t, j, answered("c"))
+			again, err := session.Read(t.Context(), j, "s", before.First, before.Through)
+			if diff := cmp.Diff(before, again); diff != "" || err != nil {
+				t.Errorf("Read (error %v): -before +again:\n%s", err, diff)
+			}
+			if c, err := session.Read(t.Context(), j, "s", 2, 4); !errors.Is(err, session.ErrLost) {
+				t.Errorf("Read = %+v, %v; want ErrLost: entry 4 is not there", c, err)
+			}
+			if c, err := session.Read(t.Context(), j, "other", 1, 1); !errors.Is(err, session.ErrLost) {
+				t.Errorf("Read = %+v, %v; want ErrLost: there is no such journal", c, err)
+			}
+			if c, err := session.Read(t.Context(), j, "other", 1, 0); err != nil || len(c.Turns) != 0 {
+				t.Errorf("Read = %+v, %v; want nothing, as was there", c, err)
+			}
+		})
+	}
+}
+
+// TestAHistoryOfAnOlderVersion has entries that do not say how far the conversation has got.
+func TestAHistoryOfAnOlderVersion(t *testing.T) {
+	j := &journaltest.Memory{}
+	for i, uid := range []string{"a", "b"} {
+		payload, err := json.Marshal(answered(uid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := journal.Entry{Seq: int64(i + 1), Epoch: 1, Kind: journal.SessionTurn, Version: 1, Time: now(), Payload: payload}
+		if err := j.Append(t.Context(), "s", e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c := recall(t, j); c.Totals.Turns != 2 || len(c.Turns) != 2 || c.Totals.Cost.Amount != "0.2" {
+		t.Errorf("Recall = %+v, want both Turns", c)
+	}
+	if latest, err := session.Latest(t.Context(), j, "s"); err != nil || latest.Totals.Turns != 2 || latest.Position != 2 {
+		t.Errorf("Latest = %+v, %v; want both Turns", latest, err)
+	}
+	for _, after := range []int64{0, 2} {
+		at, err := session.Add(t.Context(), "s", answered("c"), after, journal.Options{Journal: j, Now: now})
+		if err != nil || at.Number != 3 || at.Totals.Usage.InputTokens != 60 {
+			t.Errorf("Add behind entry %d = %+v, %v; want Turn 3 with the totals of all", after, at, err)
+		}
+	}
+}
+
+// counting counts the entries that are read.
+type counting struct {
+	journal.Journal
+	entries int
+}
+
+// Read counts.
+func (c *counting) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	return func(yield func(journal.Entry, error) bool) {
+		for e, err := range c.Journal.Read(ctx, uid, after) {
+			if c.entries++; !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+// TestTheEndOfATurnReadsNoHistory: what a Turn reads to be added must not grow with the conversation.
+func TestTheEndOfATurnReadsNoHistory(t *testing.T) {
+	j := &counting{Journal: &journaltest.Memory{}}
+	for i := range int64(50) {
+		j.entries = 0
+		at, err := session.Add(t.Context(), "s", answered(fmt.Sprint(i)), i, journal.Options{Journal: j, Now: now})
+		if err != nil || at.Number != i+1 || j.entries > 1 {
+			t.Fatalf("Add = %+v, %v after it has read %d entries; want number %d and one entry at most", at, err, j.entries, i+1)
+		}
+	}
+	j.entries = 0
+	if latest, err := session.Latest(t.Context(), j, "s"); err != nil || latest.Totals.Turns != 50 || j.entries != 1 {
+		t.Errorf("Latest = %+v, %v after %d entries; want 50 Turns and one entry", latest, err, j.entries)
 	}
 }
 
@@ -119,21 +227,26 @@ func TestTotalCost(t *testing.T) {
 	partly.KnownCost = decimal.RequireFromString("0.5")
 	for name, tc := range map[string]struct {
 		reason string
-		h      session.History
+		h      []session.Turn
 		want   *finalize.Cost
 		known  string
 	}{
 		"empty":      {"nothing costs nothing", nil, nil, "0"},
-		"one":        {"as it is", session.History{turn("0.1", "USD")}, &finalize.Cost{Amount: "0.1", Currency: "USD"}, "0.1"},
-		"sum":        {"0.1 three times is 0.3", session.History{turn("0.1", "USD"), turn("0.1", "USD"), turn("0.1", "USD")}, &finalize.Cost{Amount: "0.3", Currency: "USD"}, "0.3"},
-		"currencies": {"amounts of two currencies have no sum", session.History{turn("1", "USD"), turn("1", "EUR")}, nil, "2"},
-		"unpriced":   {"a cost that is not whole is none", session.History{turn("1", "USD"), unpriced, turn("1", "USD")}, nil, "2"},
-		"partly":     {"of a Turn of which some is known, that counts", session.History{turn("1", "USD"), partly}, nil, "1.5"},
-		"idle":       {"a Turn that used nothing needs no price", session.History{idle, turn("1", "USD")}, &finalize.Cost{Amount: "1", Currency: "USD"}, "1"},
-		"rubbish":    {"an amount that is none has no sum", session.History{turn("much", "USD"), turn("1", "USD")}, nil, "1"},
+		"one":        {"as it is", []session.Turn{turn("0.1", "USD")}, &finalize.Cost{Amount: "0.1", Currency: "USD"}, "0.1"},
+		"sum":        {"0.1 three times is 0.3", []session.Turn{turn("0.1", "USD"), turn("0.1", "USD"), turn("0.1", "USD")}, &finalize.Cost{Amount: "0.3", Currency: "USD"}, "0.3"},
+		"currencies": {"amounts of two currencies have no sum", []session.Turn{turn("1", "USD"), turn("1", "EUR")}, nil, "2"},
+		"unpriced":   {"a cost that is not whole is none", []session.Turn{turn("1", "USD"), unpriced, turn("1", "USD")}, nil, "2"},
+		"partly":     {"of a Turn of which some is known, that counts", []session.Turn{turn("1", "USD"), partly}, nil, "1.5"},
+		"idle":       {"a Turn that used nothing needs no price", []session.Turn{idle, turn("1", "USD")}, &finalize.Cost{Amount: "1", Currency: "USD"}, "1"},
+		"rubbish":    {"an amount that is none has no sum", []session.Turn{turn("much", "USD"), turn("1", "USD")}, nil, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := tc.h.Totals()
+			j := &journaltest.Memory{}
+			for i, turn := range tc.h {
+				turn.UID = fmt.Sprint(i)
+				add(t, j, turn)
+			}
+			got := recall(t, j).Totals
 			if diff := cmp.Diff(tc.want, got.Cost); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
@@ -155,17 +268,16 @@ func TestTurnsAreAddedAtOnce(t *testing.T) {
 				for range each {
 					wg.Go(func() {
 						uid := fmt.Sprintf("u%d", i)
-						h, err := session.Add(t.Context(), "s", answered(uid), journal.Options{Journal: j, Now: now})
-						if err != nil || h.Number(uid) == 0 {
-							t.Errorf("Add(%s) = %d Turns, %v; want it among them", uid, len(h), err)
+						at, err := session.Add(t.Context(), "s", answered(uid), 0, journal.Options{Journal: j, Now: now})
+						if err != nil || at.Number == 0 {
+							t.Errorf("Add(%s) = %+v, %v; want it to have a number", uid, at, err)
 						}
 					})
 				}
 			}
 			wg.Wait()
-			h, err := session.Load(t.Context(), j, "s")
-			if err != nil || len(h) != turns {
-				t.Errorf("Load = %d Turns, %v; want %d", len(h), err, turns)
+			if c := recall(t, j); len(c.Turns) != turns || c.Totals.Turns != turns || c.Totals.Usage.InputTokens != 20*turns {
+				t.Errorf("Recall = %d Turns with %+v, want %d", len(c.Turns), c.Totals, turns)
 			}
 		})
 	}
@@ -198,9 +310,9 @@ func TestAStoreThatFails(t *testing.T) {
 	for _, written := range []bool{false, true} {
 		t.Run(fmt.Sprintf("written %t", written), func(t *testing.T) {
 			j := &failing{Memory: &journaltest.Memory{}, left: 1, written: written}
-			h := add(t, j, answered("a"))
-			if got, err := session.Load(t.Context(), j, "s"); err != nil || len(got) != 1 || len(h) != 1 {
-				t.Errorf("Load = %d Turns, %v after Add returned %d; want it there once", len(got), err, len(h))
+			at := add(t, j, answered("a"))
+			if c := recall(t, j); len(c.Turns) != 1 || at.Number != 1 {
+				t.Errorf("Recall = %d Turns after Add returned %+v; want it there once", len(c.Turns), at)
 			}
 		})
 	}
@@ -208,7 +320,7 @@ func TestAStoreThatFails(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		j := &failing{Memory: &journaltest.Memory{}, left: 1}
-		if h, err := session.Add(ctx, "s", answered("a"), journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != nil {
+		if h, err := session.Add(ctx, "s", answered("a"), 0, journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != (session.Place{}) {
 			t.Errorf("Add = %v, %v; want it given up with the life of the run", h, err)
 		}
 	})
@@ -230,9 +342,9 @@ func (p *purged) Append(context.Context, string, ...journal.Entry) error {
 func TestAHistoryThatIsBeingPurged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, since := &purged{}, time.Now()
-		h, err := session.Add(t.Context(), "s", answered("a"), journal.Options{Journal: j, Now: now})
-		if took := time.Since(since); !errors.Is(err, journal.ErrSequence) || h != nil || j.tries != 10 || took < time.Second || took > 10*time.Second {
-			t.Errorf("Add = %v, %v after %d tries in %s; want it given up after 10 in some seconds", h, err, j.tries, took)
+		h, err := session.Add(t.Context(), "s", answered("a"), 0, journal.Options{Journal: j, Now: now})
+		if took := time.Since(since); !errors.Is(err, journal.ErrSequence) || h != (session.Place{}) || j.tries != 10 || took < time.Second || took > 10*time.Second {
+			t.Errorf("Add = %+v, %v after %d tries in %s; want it given up after 10 in some seconds", h, err, j.tries, took)
 		}
 	})
 	t.Run("interrupted", func(t *testing.T) {
@@ -240,7 +352,7 @@ func TestAHistoryThatIsBeingPurged(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
 			j := &purged{}
-			if _, err := session.Add(ctx, "s", answered("a"), journal.Options{Journal: j, Now: now}); !errors.Is(err, context.DeadlineExceeded) || j.tries != 1 {
+			if _, err := session.Add(ctx, "s", answered("a"), 0, journal.Options{Journal: j, Now: now}); !errors.Is(err, context.DeadlineExceeded) || j.tries != 1 {
 				t.Errorf("Add: %v after %d tries, want the end of the run", err, j.tries)
 			}
 		})
@@ -253,7 +365,7 @@ func TestRubbishInAHistory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h, err := session.Load(t.Context(), j, "s"); err == nil {
-		t.Errorf("Load = %v, want an error that names the entry", h)
+	if c, err := session.Recall(t.Context(), j, "s"); !errors.Is(err, journal.ErrDamaged) {
+		t.Errorf("Recall = %v, %v; want an error that names the entry", c, err)
 	}
 }

@@ -387,11 +387,15 @@ func usageOf(result *turn.Result) model.Usage {
 // checkSession asserts that the Turn is in its Session once.
 func (w *world) checkSession(t *testing.T, result *turn.Result) {
 	t.Helper()
-	h, err := session.Load(t.Context(), w.journal, w.talk)
-	if err != nil || len(h) != 2 || h.Number(w.uid) != 2 || result.Session == nil || result.Session.Number != 2 {
+	c, err := session.Recall(t.Context(), w.journal, w.talk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := c.Turns
+	if len(h) != 2 || h[1].UID != w.uid || result.Session == nil || result.Session.Number != 2 {
 		t.Fatalf("the Session has %d Turns (error %v) and the result says %+v; want this one once, as its second", len(h), err, result.Session)
 	}
-	if diff := cmp.Diff(h.Totals(), result.Session.Totals); diff != "" || h[1].Usage != usageOf(result) {
+	if diff := cmp.Diff(c.Totals, result.Session.Totals); diff != "" || h[1].Usage != usageOf(result) {
 		t.Errorf("totals: -history +result:\n%s", diff)
 	}
 	if w.ending.change != nil {

@@ -39,7 +39,7 @@ func TestAToolThatEndsTheTurn(t *testing.T) {
 		{Role: model.RoleTool, Content: toolOutput(nonce, "It is <closed>."), ToolCallID: "c2"},
 		{Role: model.RoleAssistant, Content: "It is <closed>."},
 	}
-	if diff := cmp.Diff(want, history(t, j)[0].Messages); diff != "" {
+	if diff := cmp.Diff(want, history(t, j).Turns[0].Messages); diff != "" {
 		t.Errorf("later Turns are told of the answer as of any other: -want +got:\n%s", diff)
 	}
 	in.Epoch, in.Preparation = 2, gone(t)
@@ -62,7 +62,7 @@ func TestWhatAToolAnswersStaysATools(t *testing.T) {
 	if result := mustRun(t, j, in); result.Text != hostile {
 		t.Errorf("the answer has %d bytes, want what the tool gave: %d", len(result.Text), len(hostile))
 	}
-	said := history(t, j)[0].Messages
+	said := history(t, j).Turns[0].Messages
 	if last := said[len(said)-1]; last.Role != model.RoleAssistant || strings.Contains(last.Content, "<|im_") || len(last.Content) > loop.MaxToolMessage+100 {
 		t.Errorf("the history ends with %s: %.60q... of %d bytes, want it neutral and capped", last.Role, last.Content, len(last.Content))
 	}
@@ -121,7 +121,7 @@ func TestStructuredAnswers(t *testing.T) {
 			if (result.Record.Decision == nil) != (tc.stop == turn.StopOutputInvalid) {
 				t.Errorf("decision %+v: what does not fit is no answer", result.Record.Decision)
 			}
-			messages := history(t, j)[0].Messages
+			messages := history(t, j).Turns[0].Messages
 			if tc.stop == turn.StopOutputInvalid && len(messages) != 0 {
 				t.Errorf("later Turns are told %+v, want nothing without an answer", messages)
 			}
@@ -226,7 +226,7 @@ func TestReflection(t *testing.T) {
 				t.Errorf("usage %+v and %+v, want %d tokens: a check is paid for as well", result.Record.Usage, result.Spent, want)
 			}
 			if tc.session {
-				said := history(t, j)[tc.before].Messages
+				said := history(t, j).Turns[tc.before].Messages
 				if last := said[len(said)-1]; len(said) != 2 || last.Content != text {
 					t.Errorf("later Turns are told %+v, want the answer alone", said)
 				}

@@ -156,6 +156,9 @@ func (r *run) stopped(err error) (*Result, error) {
 	if failure, ok := errors.AsType[*loop.Error](err); ok {
 		return r.finalize(stopOf(failure.Kind), failure.Message)
 	}
+	if lost, ok := errors.AsType[*lostHistoryError](err); ok {
+		return r.finalize(StopInterrupted, lost.Error())
+	}
 	if errors.Is(err, errDeadline) {
 		return r.finalize(StopDeadline, r.overdue())
 	}

@@ -17,7 +17,8 @@ import (
 // prepare freezes the messages for a candidate, once: a resumed run reads back what an earlier one froze.
 func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared, error) {
 	if p := r.past.prepared; p != nil && p.Provider == c.ProviderName && p.Model == c.Model {
-		return p, nil
+		err := r.complete(ctx)
+		return r.past.prepared, err
 	}
 	if err := r.gather(ctx); err != nil {
 		return nil, err
@@ -30,13 +31,14 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 	}
 	records := append(slices.Clip(r.pending),
 		journal.Record{Kind: journal.PromptRendered, Payload: rendered(p)},
-		journal.Record{Kind: journal.Prepared, Payload: p})
+		journal.Record{Kind: journal.Prepared, Payload: recordOf(p, r.reference())})
 	if err := r.record(records...); err != nil {
 		return nil, err
 	}
 	r.pending = nil
+	err = r.complete(ctx)
 	r.unload()
-	return r.past.prepared, nil // as it comes back from the journal: a resumed run sends the same
+	return r.past.prepared, err // as it comes back from the journal: a resumed run sends the same
 }
 
 // unload lets go of what the journal has, and the run as it came back from there: a second copy would be held for as long as the
@@ -58,8 +60,14 @@ func (r *run) gather(ctx context.Context) error {
 	}
 	if f := r.past.input; f != nil {
 		in, err := f.thaw()
+		if err == nil && f.History != nil {
+			err = r.remind(ctx, in, *f.History)
+		}
+		if err != nil {
+			return err
+		}
 		r.input = in
-		return err
+		return nil
 	}
 	in, err := r.in.Preparation(ctx)
 	if err != nil {
@@ -77,9 +85,7 @@ func (r *run) gather(ctx context.Context) error {
 		if in.Turn.Facts, err = r.facts(ctx, in.Turn); err != nil {
 			return err
 		}
-		r.pending = append(r.pending, journal.Record{Kind: journal.PreparationInput, Payload: frozen{
-			Input: in, Zone: in.Now.Location().String(), Number: number,
-		}})
+		r.pending = append(r.pending, journal.Record{Kind: journal.PreparationInput, Payload: freeze(in, number, r.history)})
 	}
 	r.input, r.number = &in, number
 	return nil
@@ -92,6 +98,16 @@ type frozen struct {
 	Zone string `json:"zone"`
 	// Number of the Turn in its Session, from 1; 1 for a Turn without one.
 	Number int64 `json:"number,omitempty"`
+	// History refers to what was said in the Session, which Input does not repeat; nil for a Turn without one.
+	History *history `json:"history,omitempty"`
+}
+
+// freeze is what the journal keeps of an input.
+func freeze(in prepare.Input, number int64, h *history) frozen {
+	if h != nil {
+		in.Turn.History = nil
+	}
+	return frozen{Input: in, Zone: in.Now.Location().String(), Number: number, History: h}
 }
 
 func (f frozen) thaw() (*prepare.Input, error) {

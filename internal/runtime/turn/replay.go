@@ -17,8 +17,10 @@ type past struct {
 	runs, parks int
 	// input is what the messages are made of; nil for a Turn that is only prepared.
 	input *frozen
-	// prepared is the newest preparation.
+	// prepared is the newest preparation, and leftOut are the messages that its entry refers to; nil where it refers to none.
+	// Once a run has put them into prepared, leftOut counts none.
 	prepared *prepare.Prepared
+	leftOut  *leftOut
 	// exposure is what the Turn has of tools.
 	exposure *tool.Exposure
 	// loop is what was asked, answered and called; tally counts and lists it, and artifacts are outputs that it keeps whole.
@@ -46,12 +48,14 @@ func (p *past) apply(e journal.Entry) error {
 	case journal.PreparationInput:
 		return read(e, &p.input)
 	case journal.Prepared:
-		if err := read(e, &p.prepared); err != nil {
+		var r preparedRecord
+		if err := json.Unmarshal(e.Payload, &r); err != nil {
 			return err
 		}
-		if len(p.prepared.Messages) == 0 {
+		if r.Prepared == nil || len(r.Messages) == 0 {
 			return errors.New("the prompt has no messages")
 		}
+		p.prepared, p.leftOut = r.Prepared, r.History
 		return nil
 	case journal.Finalized:
 		return read(e, &p.result)

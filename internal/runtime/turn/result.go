@@ -177,7 +177,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	}
 	if p := r.past.prepared; p != nil {
 		record.Report, record.Sources = p.Report, p.Sources
-		result.Preparation, result.Provider, result.Model, result.MessageCount = &p.Report, p.Provider, p.Model, len(p.Messages)
+		result.Preparation, result.Provider, result.Model, result.MessageCount = &p.Report, p.Provider, p.Model, r.messageCount()
 	}
 	if step := state.LastStep(); step != nil {
 		result.Text = state.AnswerText()
@@ -189,6 +189,15 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	result.attach(r.output != nil && stop.answered())
 	result.Record = finalize.Make(record)
 	return result, nil
+}
+
+// messageCount is how many messages the newest prompt has.
+func (r *run) messageCount() int {
+	n := len(r.past.prepared.Messages)
+	if l := r.past.leftOut; l != nil {
+		n += l.Messages
+	}
+	return n
 }
 
 // maxInline is the longest text, and the largest structured answer, that a status holds whole, in bytes of JSON.

@@ -23,19 +23,33 @@ func (r *run) recall(ctx context.Context, in *prepare.Input) (number int64, err 
 	if r.in.Session == nil {
 		return 1, nil
 	}
-	history, err := session.Load(ctx, r.engine.Journal, r.in.Session.UID)
+	c, err := session.Recall(ctx, r.engine.Journal, r.in.Session.UID)
 	if errors.Is(err, journal.ErrDamaged) {
 		return 0, &preparationError{fmt.Errorf("the history of session %q cannot be used: delete the Session to begin it anew: %w", r.in.Session.Name, err)}
 	}
 	if err != nil {
 		return 0, fmt.Errorf("failed to read the history of session %q: %w", r.in.Session.Name, err)
 	}
-	for _, m := range history.Messages() {
-		in.Turn.History = append(in.Turn.History, prepare.HistoryMessage{
-			Role: m.Role, Content: m.Content, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID,
-		})
+	in.Turn.History, r.conversation = historyOf(c), c
+	r.history = &history{SessionUID: r.in.Session.UID, First: c.First, Through: c.Through, SHA256: c.SHA256}
+	return c.Totals.Turns + 1, nil
+}
+
+// remind puts the history that the Turn refers to back into what the messages are made of.
+func (r *run) remind(ctx context.Context, in *prepare.Input, h history) error {
+	c, err := r.referenced(ctx, h)
+	if err == nil {
+		in.Turn.History = historyOf(c)
 	}
-	return int64(len(history)) + 1, nil
+	return err
+}
+
+// reference is what the Turn refers to in the journal of its Session; nil for a Turn that does not.
+func (r *run) reference() *history {
+	if r.history != nil {
+		return r.history
+	}
+	return r.past.reference()
 }
 
 // remembered adds the Turn, which has ended, to the history of its Session, and returns its result. It does so also where
@@ -46,12 +60,18 @@ func (r *run) remembered() (*Result, error) {
 	if s == nil {
 		return result, nil
 	}
-	var history session.History
+	after := int64(0)
+	if h := r.reference(); h != nil && h.SessionUID != s.UID {
+		return result, nil // its Session is gone, and this one is another of the same name
+	} else if h != nil {
+		after = h.Through
+	}
+	var place session.Place
 	var err error
 	if len(r.past.loop.Requests) == 0 {
-		history, err = session.Load(r.life, r.engine.Journal, s.UID)
+		place, err = session.Latest(r.life, r.engine.Journal, s.UID)
 	} else {
-		history, err = session.Add(r.life, s.UID, r.said(), r.options())
+		place, err = session.Add(r.life, s.UID, r.said(), after, r.options())
 	}
 	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
 		apart := *result
@@ -61,10 +81,7 @@ func (r *run) remembered() (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to keep the turn in the history of session %q: %w", s.Name, err)
 	}
-	result.Session = &Place{UID: s.UID, Name: s.Name, Number: history.Number(r.in.UID), Totals: history.Totals()}
-	if n := len(history); n > 0 {
-		result.Session.Last = history[n-1].Name
-	}
+	result.Session = &Place{UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last, Totals: place.Totals}
 	return result, nil
 }
 

@@ -43,9 +43,9 @@ func mustRun(t *testing.T, j journal.Journal, in turn.Input) *turn.Result {
 	return result
 }
 
-func history(t *testing.T, j journal.Journal) session.History {
+func history(t *testing.T, j journal.Journal) *session.Conversation {
 	t.Helper()
-	h, err := session.Load(t.Context(), j, "talk-uid")
+	h, err := session.Recall(t.Context(), j, "talk-uid")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestAConversation(t *testing.T) {
 				{Role: model.RoleTool, Content: toolOutput(nonce, ""), ToolCallID: "c2"},
 				{Role: model.RoleAssistant, Content: "It is <here>."},
 			}
-			if diff := cmp.Diff(want, history(t, j)[0].Messages); diff != "" {
+			if diff := cmp.Diff(want, history(t, j).Turns[0].Messages); diff != "" {
 				t.Errorf("the first Turn has added: -want +got:\n%s", diff)
 			}
 			for i := range want {
@@ -96,8 +96,8 @@ func TestAConversation(t *testing.T) {
 			}
 			// A Turn that is run again after others have ended keeps its number.
 			in.Epoch = 2
-			if again := mustRun(t, j, in); again.Session.Number != 1 || again.Session.Last != "turn-b" || again.Session.Totals.Turns != 2 || len(history(t, j)) != 2 {
-				t.Errorf("the first Turn, run once more, has the place %+v in %d Turns", again.Session, len(history(t, j)))
+			if again := mustRun(t, j, in); again.Session.Number != 1 || again.Session.Last != "turn-b" || again.Session.Totals.Turns != 2 || len(history(t, j).Turns) != 2 {
+				t.Errorf("the first Turn, run once more, has the place %+v in %d Turns", again.Session, len(history(t, j).Turns))
 			}
 		})
 	}
@@ -138,7 +138,7 @@ func TestWhatATurnAddsToItsSession(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
 			earlier := session.Turn{UID: "a", Messages: []model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "Hi."}}, ContextTokens: 77}
-			if _, err := session.Add(t.Context(), "talk-uid", earlier, journal.Options{Journal: j, Now: func() time.Time { return at }}); err != nil {
+			if _, err := session.Add(t.Context(), "talk-uid", earlier, 0, journal.Options{Journal: j, Now: func() time.Time { return at }}); err != nil {
 				t.Fatal(err)
 			}
 			c, _ := candidate("p0", 1, append(tc.answers, says("never"))...)
@@ -149,13 +149,13 @@ func TestWhatATurnAddsToItsSession(t *testing.T) {
 			}
 			result := mustRun(t, j, in)
 			h := history(t, j)
-			if result.Stop != tc.stop || result.Session.Number != tc.number || h.Number("b") != tc.number {
+			if result.Stop != tc.stop || result.Session.Number != tc.number || tc.number > 0 && int64(len(h.Turns)) != tc.number {
 				t.Fatalf("the Turn ended with %s (%s) as number %d, want %s and %d: %s", result.Stop, result.Message, result.Session.Number, tc.stop, tc.number, tc.reason)
 			}
-			if len(h.Messages()) != 2+tc.messages || h.Totals().Usage != tc.usage || result.Session.Totals.ContextTokens != tc.context {
-				t.Errorf("the Session has %d messages and %+v, want %d more, %+v and a context of %d: %s", len(h.Messages()), h.Totals(), tc.messages, tc.usage, tc.context, tc.reason)
+			if len(h.Messages()) != 2+tc.messages || h.Totals.Usage != tc.usage || result.Session.Totals.ContextTokens != tc.context {
+				t.Errorf("the Session has %d messages and %+v, want %d more, %+v and a context of %d: %s", len(h.Messages()), h.Totals, tc.messages, tc.usage, tc.context, tc.reason)
 			}
-			if last := h[len(h)-1]; tc.number > 0 && (last.Name != "turn-b" || last.Usage != result.Record.Usage) {
+			if last := h.Turns[len(h.Turns)-1]; tc.number > 0 && (last.Name != "turn-b" || last.Usage != result.Record.Usage) {
 				t.Errorf("the Session has %+v, want the Turn's name and usage", last)
 			}
 		})
@@ -211,6 +211,16 @@ type blind struct {
 	journal.Journal
 	uid   string
 	times int
+}
+
+// Last looks, or waits.
+func (b *blind) Last(ctx context.Context, uid string) (int64, error) {
+	if uid != b.uid || b.times == 0 {
+		return b.Journal.Last(ctx, uid)
+	}
+	b.times--
+	<-ctx.Done()
+	return 0, ctx.Err()
 }
 
 // Read reads, or waits.
@@ -275,8 +285,8 @@ func TestASessionThatCannotBeWritten(t *testing.T) {
 						in.Epoch = 2
 						result, err = engine(j).Run(t.Context(), in)
 					}
-					if err != nil || result.Stop != turn.StopCompleted || result.Session.Number != 1 || len(history(t, j)) != 1 || s.asked() != 1 {
-						t.Errorf("Run = %+v, %v after %d requests, and the Session has %d Turns; want it there once", result, err, s.asked(), len(history(t, j)))
+					if err != nil || result.Stop != turn.StopCompleted || result.Session.Number != 1 || len(history(t, j).Turns) != 1 || s.asked() != 1 {
+						t.Errorf("Run = %+v, %v after %d requests, and the Session has %d Turns; want it there once", result, err, s.asked(), len(history(t, j).Turns))
 					}
 				})
 			})

@@ -13,6 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
@@ -199,6 +200,10 @@ type run struct {
 	// input is what messages are made of, nil before the first are, and number that of the Turn in its Session.
 	input  *prepare.Input
 	number int64
+	// history is what the Turn refers to in the journal of its Session, nil before that is known, and conversation what it has read
+	// there, nil while that is not needed.
+	history      *history
+	conversation *session.Conversation
 	// exposure is what the Turn has of tools, where the journal does not say so yet, and pending is what it is to keep of that.
 	exposure *tool.Exposure
 	pending  []journal.Record

@@ -55,7 +55,7 @@ func newWorld(t testing.TB, j journal.Journal, uid string, e ending) *world {
 		UID: uid + "-before", Name: "before", Usage: model.Usage{InputTokens: 5}, Cost: &finalize.Cost{Amount: "0.000005", Currency: "USD"},
 		Messages: []model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "Good day."}},
 	}
-	if _, err := session.Add(t.Context(), w.talk, earlier, journal.Options{Journal: j, Now: func() time.Time { return at }}); err != nil {
+	if _, err := session.Add(t.Context(), w.talk, earlier, 0, journal.Options{Journal: j, Now: func() time.Time { return at }}); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -190,6 +190,14 @@ func (p *process) Read(ctx context.Context, uid string, after int64) iter.Seq2[j
 		return func(yield func(journal.Entry, error) bool) { yield(journal.Entry{}, errKilled) }
 	}
 	return p.world.journal.Read(ctx, uid, after)
+}
+
+// Last reads where the journal ends.
+func (p *process) Last(ctx context.Context, uid string) (int64, error) {
+	if p.gone() {
+		return 0, errKilled
+	}
+	return p.world.journal.Last(ctx, uid)
 }
 
 // Artifact reads an artifact.

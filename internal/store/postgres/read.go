@@ -51,6 +51,15 @@ func entryOf(row pgx.CollectableRow) (e journal.Entry, err error) {
 	return e, nil
 }
 
+// Last returns the place of the newest entry of a UID, and 0 for a UID it does not know. It takes at most a minute.
+func (s *Store) Last(ctx context.Context, uid string) (int64, error) {
+	found, err := read(ctx, s, pgx.RowTo[int64], `SELECT seq FROM capstan_turn WHERE turn_uid = $1`, uid)
+	if err != nil || len(found) == 0 {
+		return 0, err
+	}
+	return found[0], nil
+}
+
 // Artifact returns an artifact of a UID, or journal.ErrNoArtifact. It takes at most a minute.
 func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
 	found, err := read(ctx, s, func(row pgx.CollectableRow) (journal.Artifact, error) {

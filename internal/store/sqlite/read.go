@@ -49,6 +49,16 @@ func (s *Store) page(ctx context.Context, uid string, after int64) (entries []jo
 	return entries, len(entries) == store.PageEntries, rows.Err()
 }
 
+// Last returns the place of the newest entry of a UID, and 0 for a UID it does not know.
+func (s *Store) Last(ctx context.Context, uid string) (int64, error) {
+	var seq int64
+	err := s.db.QueryRowContext(ctx, `SELECT seq FROM head WHERE uid = ?`, uid).Scan(&seq)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	return seq, s.failed(err)
+}
+
 // Artifact returns an artifact of a UID, or journal.ErrNoArtifact.
 func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
 	a := journal.Artifact{SHA256: sha256}

@@ -126,6 +126,11 @@ func places(t *testing.T, j journal.Journal) {
 			t.Errorf("Read that breaks off after %d (error %v): -want +got:\n%s", n, err, diff)
 		}
 	}
+	for uid, want := range map[string]int64{"a": 5, "nobody": 0} {
+		if got, err := j.Last(t.Context(), uid); err != nil || got != want {
+			t.Errorf("Last(%s) = %d, %v; want %d", uid, got, err, want)
+		}
+	}
 	again := j.Read(t.Context(), "a", 3)
 	for range 2 { // a sequence may be read more than once
 		var seqs []int64
@@ -209,6 +214,9 @@ func ended(t *testing.T, j journal.Journal) {
 	}
 	if err := j.Append(ctx, "a", entry(2, 1)); !errors.Is(err, context.Canceled) {
 		t.Errorf("Append: %v, want the context's error", err)
+	}
+	if _, err := j.Last(ctx, "a"); !errors.Is(err, context.Canceled) {
+		t.Errorf("Last: %v, want the context's error", err)
 	}
 	if _, err := j.Artifact(ctx, "a", "b"); !errors.Is(err, context.Canceled) {
 		t.Errorf("Artifact: %v, want the context's error", err)

@@ -44,6 +44,19 @@ func (m *Memory) Read(ctx context.Context, uid string, after int64) iter.Seq2[jo
 	})
 }
 
+// Last returns the place of the newest entry.
+func (m *Memory) Last(ctx context.Context, uid string) (int64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h := m.journals[uid]; h != nil {
+		return int64(len(h.entries)), nil
+	}
+	return 0, nil
+}
+
 // Append adds entries with their artifacts, all or none.
 func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if err := ctx.Err(); err != nil {

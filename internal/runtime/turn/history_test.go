@@ -1,0 +1,266 @@
+package turn_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// noise is text of so many bytes that does not compress well, and is the same for the same seed.
+func noise(seed string, bytes int) string {
+	var b strings.Builder
+	for i := 0; b.Len() < bytes; i++ {
+		sum := sha256.Sum256(fmt.Append(nil, seed, i))
+		b.WriteString(hex.EncodeToString(sum[:]) + " ")
+	}
+	return b.String()[:bytes]
+}
+
+// talk runs Turns of about 4 KB each, half of it the question and half the answer.
+func talk(t testing.TB, j journal.Journal, from, to int) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		c, _ := candidate("p0", 1, says(noise(fmt.Sprint("answer ", i), 2000)))
+		result, err := engine(j).Run(t.Context(), inTalk(fmt.Sprint("uid-", i), noise(fmt.Sprint("question ", i), 2000), c))
+		if err != nil || result.Session.Number != int64(i+1) {
+			t.Fatalf("Run = %+v, %v; want Turn %d of its Session", result, err, i+1)
+		}
+	}
+}
+
+// TestALongConversationGrowsLinearly: 160 Turns of 4 KB are 640 KB of conversation. What each Turn adds to the store must not
+// depend on how long the conversation is.
+func TestALongConversationGrowsLinearly(t *testing.T) {
+	j := &journaltest.Memory{}
+	stored := func() int64 {
+		z, err := j.Size(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return z.Bytes
+	}
+	talk(t, j, 0, 80)
+	half := stored()
+	talk(t, j, 80, 160)
+	whole := stored()
+	t.Logf("%d bytes after 80 turns, %d after 160", half, whole)
+	if second := whole - half; second > half*11/10 {
+		t.Errorf("80 Turns took %d bytes and the next 80 took %d, want as many", half, second)
+	}
+	if most := int64(160 * 24_000); whole > most {
+		t.Errorf("160 Turns of 4 KB took %d bytes, want at most %d", whole, most)
+	}
+}
+
+// TestTheJournalOfATurnRefersToItsHistory: what was said before is in the journal of the Session alone.
+func TestTheJournalOfATurnRefersToItsHistory(t *testing.T) {
+	for store, open := range journals {
+		t.Run(store, func(t *testing.T) {
+			j := open(t)
+			c, _ := candidate("p0", 1, says("It is in the shed."))
+			mustRun(t, j, inTalk("a", "Where is my bicycle?", c))
+			c, s := candidate("p0", 1, says("Welcome."))
+			result := mustRun(t, j, inTalk("uid", "Thanks.", c))
+			for _, e := range entries(t, j, "uid") {
+				if bytes.Contains(e.Payload, []byte("bicycle")) {
+					t.Errorf("entry %q repeats the history: %s", e.Kind, e.Payload)
+				}
+				whole, err := turn.Expand(t.Context(), j, e)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if (e.Kind == journal.Prepared) != turn.Refers(e) || turn.Refers(whole) {
+					t.Errorf("entry %q refers to a history: %t; expanded: %t", e.Kind, turn.Refers(e), turn.Refers(whole))
+				}
+				if e.Kind != journal.Prepared {
+					continue
+				}
+				if diff := cmp.Diff(s.requests[0].Messages, decoded[prepare.Prepared](t, whole).Messages); diff != "" {
+					t.Errorf("readers see the messages of the request: -want +got:\n%s", diff)
+				}
+			}
+			if want := len(s.requests[0].Messages); result.MessageCount != want {
+				t.Errorf("the result counts %d messages, want %d", result.MessageCount, want)
+			}
+		})
+	}
+}
+
+// TestAHistoryThatIsGoneIsShownAsAReference: readers are told what there was.
+func TestAHistoryThatIsGoneIsShownAsAReference(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, says("It is in the shed."))
+	mustRun(t, j, inTalk("a", "Where is my bicycle?", c))
+	c, _ = candidate("p0", 1, says("Welcome."))
+	mustRun(t, j, inTalk("uid", "Thanks.", c))
+	forget(t, j, "talk-uid")
+	for _, e := range entries(t, j, "uid") {
+		if got, err := turn.Expand(t.Context(), j, e); err != nil || !bytes.Equal(got.Payload, e.Payload) {
+			t.Errorf("Expand = %s, %v; want the entry as it is", got.Payload, err)
+		}
+	}
+}
+
+// forget takes a journal away.
+func forget(t *testing.T, j *journaltest.Memory, uid string) {
+	t.Helper()
+	if err := j.Retire(t.Context(), at, uid); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := j.Purge(t.Context(), at, 1); err != nil || n != 1 {
+		t.Fatalf("Purge = %d, %v", n, err)
+	}
+}
+
+// TestATurnGoesOnWithItsHistory after a restart, with the model that it has asked and with another.
+func TestATurnGoesOnWithItsHistory(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(t *testing.T, j *journaltest.Memory)
+		stop   turn.Stop
+		says   string
+	}{
+		"as it was": {"the prompt is the same", func(*testing.T, *journaltest.Memory) {}, turn.StopCompleted, ""},
+		"it has grown": {"what came later is not of it", func(t *testing.T, j *journaltest.Memory) {
+			c, _ := candidate("p0", 1, says("Meanwhile."))
+			mustRun(t, j, inTalk("c", "Other?", c))
+		}, turn.StopCompleted, ""},
+		"it is gone": {"no prompt can be made", func(t *testing.T, j *journaltest.Memory) { forget(t, j, "talk-uid") }, turn.StopInterrupted,
+			"the turn cannot go on, because the history of its session is gone: "},
+		"it is another": {"the hash tells", func(t *testing.T, j *journaltest.Memory) {
+			forget(t, j, "talk-uid")
+			c, _ := candidate("p0", 1, says("Something else."))
+			mustRun(t, j, inTalk("other", "Who?", c))
+		}, turn.StopInterrupted, "are not those that the turn has read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			c, _ := candidate("p0", 1, says("One."))
+			mustRun(t, j, inTalk("a", "First?", c))
+			c, s := candidate("p0", 1, asks("find", "{}"), says("Two."))
+			in := inTalk("uid", "Second?", c)
+			in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
+			ctx, ctl := control(t, &in)
+			in.Progress = func(p turn.Progress) {
+				if p.Counts.ToolCalls > 0 {
+					ctl.abandon(errBroken)
+				}
+			}
+			if _, err := engine(j).Run(ctx, in); !errors.Is(err, errBroken) {
+				t.Fatalf("Run: %v, want it abandoned", err)
+			}
+			tc.change(t, j)
+			in.Epoch, in.Progress, in.Interrupt, in.Cancel = 2, nil, nil, nil
+			result := mustRun(t, j, in)
+			if result.Stop != tc.stop || !strings.Contains(result.Message, tc.says) || result.Record.Usage.InputTokens == 0 {
+				t.Fatalf("the Turn ended with %s: %s, want %s and %q, with what it took: %s", result.Stop, result.Message, tc.stop, tc.says, tc.reason)
+			}
+			if tc.stop != turn.StopCompleted {
+				return
+			}
+			first, second := s.requests[0].Messages, s.requests[1].Messages
+			if diff := cmp.Diff(first, second[:len(first)]); diff != "" {
+				t.Errorf("the prompt after the restart: %s: -before +after:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// TestAJournalOfAnOlderVersionHasItsHistoryItself: a Turn that an older version began goes on.
+func TestAJournalOfAnOlderVersionHasItsHistoryItself(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, says("One."))
+	mustRun(t, j, inTalk("a", "First?", c))
+	c, _ = candidate("p0", 1, says("Two."))
+	in := inTalk("uid", "Second?", c)
+	stop := make(chan struct{})
+	close(stop)
+	in.Interrupt = stop // when it is prepared
+	if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) {
+		t.Fatal(err)
+	}
+	old := &journaltest.Memory{}
+	said := []map[string]string{{"Role": "user", "Content": "First?"}, {"Role": "assistant", "Content": "One."}}
+	for _, e := range entries(t, j, "uid") {
+		whole, err := turn.Expand(t.Context(), j, e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var payload map[string]any
+		if err := json.Unmarshal(whole.Payload, &payload); err != nil {
+			t.Fatal(err)
+		}
+		delete(payload, "history")
+		if input, ok := payload["input"].(map[string]any); ok {
+			input["Turn"].(map[string]any)["History"] = said
+		}
+		if e.Payload, err = json.Marshal(payload); err != nil {
+			t.Fatal(err)
+		}
+		if err := old.Append(t.Context(), "uid", e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, _ := candidate("p0", 1, fails(model.Auth))
+	two, s := candidate("p1", 1, says("Two."))
+	in = inTalk("uid", "Second?", one, two)
+	in.Epoch = 2
+	if result := mustRun(t, old, in); result.Stop != turn.StopCompleted {
+		t.Fatalf("the Turn ended with %s: %s", result.Stop, result.Message)
+	}
+	var told []string
+	for _, m := range s.requests[0].Messages {
+		if m.Name == prepare.MessageHistory {
+			told = append(told, m.Content)
+		}
+	}
+	if diff := cmp.Diff([]string{"First?", "One."}, told); diff != "" {
+		t.Errorf("the second model was told: -want +got:\n%s", diff)
+	}
+}
+
+// BenchmarkALongConversation measures a Turn at the start and at the end of a conversation of 160 Turns, in a file.
+func BenchmarkALongConversation(b *testing.B) {
+	for b.Loop() {
+		s, err := sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "journal.db"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		took := func(from, to int) float64 {
+			begin := time.Now()
+			talk(b, s, from, to)
+			return float64(time.Since(begin).Microseconds()) / float64(to-from) / 1000
+		}
+		first := took(0, 10)
+		took(10, 150)
+		last := took(150, 160)
+		z, err := s.Size(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(first, "ms/first-turn")
+		b.ReportMetric(last, "ms/last-turn")
+		b.ReportMetric(float64(z.Bytes), "bytes")
+		if err := s.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
