@@ -112,6 +112,8 @@ func (a appends) Append(_ context.Context, _ string, entries ...journal.Entry) e
 
 func (a appends) Read(context.Context, string, int64) iter.Seq2[journal.Entry, error] { return nil }
 
+func (a appends) Last(context.Context, string) (int64, error) { return 0, nil }
+
 func (a appends) Artifact(context.Context, string, string) (journal.Artifact, error) {
 	return journal.Artifact{}, nil
 }
