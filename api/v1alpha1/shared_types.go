@@ -94,6 +94,14 @@ type Limits struct {
 	// +kubebuilder:validation:Maximum=8
 	MaxDepth *int32 `json:"maxDepth,omitempty"`
 
+	// maxDescendants is how many Turns the whole tree of sub-agents below the Turn may have, theirs included, from 0 (no
+	// sub-agent) to 1000; 25 where the Agent gives none, which a Turn may lower and not raise. A sub-agent receives all that is
+	// left, and gives back what it has not used when it ends. Further calls of sub-agents are refused, and the model is told so.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	MaxDescendants *int32 `json:"maxDescendants,omitempty"`
+
 	// approvalTimeoutSeconds is how long a call waits for somebody's decision, in seconds, from 1 to 2592000; 86400 where
 	// neither Turn nor Agent gives one. Its end is a denial. The Turn's own time does not run meanwhile.
 	// +optional
@@ -109,6 +117,8 @@ const (
 	DefaultMaxToolCalls int32 = 25
 	// DefaultMaxDepth is how many agents deep a Turn hands work on where neither it nor its Agent says.
 	DefaultMaxDepth int32 = 3
+	// DefaultMaxDescendants is how many Turns the tree of sub-agents below a Turn may have where its Agent does not say.
+	DefaultMaxDescendants int32 = 25
 	// DefaultApprovalTimeoutSeconds is how long a call waits for a decision where neither the Turn nor its Agent says.
 	DefaultApprovalTimeoutSeconds int32 = 86_400
 	// DefaultTimeoutSeconds is the wall time of a Turn where neither it nor its Agent gives one.

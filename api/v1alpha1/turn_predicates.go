@@ -90,6 +90,17 @@ func MaxDepth(limits ...*Limits) int {
 	return int(lowestOf(DefaultMaxDepth, func(l *Limits) *int32 { return l.MaxDepth }, limits))
 }
 
+// MaxDescendants returns how many Turns the tree of sub-agents below a Turn may have: what its Agent says, else
+// DefaultMaxDescendants, or what the Turn says if that is less. Both limits may be nil. Whoever creates a Turn cannot raise the
+// default, because nothing but this number bounds how many Turns one request can create.
+func MaxDescendants(turn, agent *Limits) int {
+	most := lowestOf(DefaultMaxDescendants, func(l *Limits) *int32 { return l.MaxDescendants }, []*Limits{agent})
+	if turn != nil && turn.MaxDescendants != nil {
+		most = min(most, *turn.MaxDescendants)
+	}
+	return int(most)
+}
+
 // ApprovalTimeout returns how long a call of a Turn of these limits waits for a decision: the lowest that is given, else
 // DefaultApprovalTimeoutSeconds.
 func ApprovalTimeout(limits ...*Limits) time.Duration {

@@ -150,3 +150,25 @@ func TestModelOfAProvider(t *testing.T) {
 		t.Errorf("Model(c) = %v, want nil: it is not listed", got)
 	}
 }
+
+// TestMaxDescendants: whoever creates a Turn may lower what its Agent allows, or the default, and never raise it.
+func TestMaxDescendants(t *testing.T) {
+	of := func(n int32) *Limits { return &Limits{MaxDescendants: &n} }
+	for name, tc := range map[string]struct {
+		turn, agent *Limits
+		want        int
+	}{
+		"nobody":            {nil, nil, 25},
+		"other limits":      {&Limits{}, &Limits{}, 25},
+		"the Turn, lower":   {of(3), nil, 3},
+		"the Turn, higher":  {of(1000), nil, 25},
+		"the Agent, higher": {nil, of(200), 200},
+		"the Agent, lower":  {of(7), of(5), 5},
+		"both":              {of(7), of(200), 7},
+		"none":              {of(0), of(200), 0},
+	} {
+		if got := MaxDescendants(tc.turn, tc.agent); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+}

@@ -143,6 +143,13 @@ type TurnStatus struct {
 	// +optional
 	SubAgentUsage *Usage `json:"subAgentUsage,omitempty"`
 
+	// descendants is the number of Turns that count against limits.maxDescendants: those of sub-agents, theirs included. Where
+	// nobody knows how many Turns a sub-agent created, because it was deleted or its journal is lost, all that it could have
+	// created count.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Descendants int32 `json:"descendants,omitempty"`
+
 	// decision is the record of how the answer was reached.
 	// +optional
 	Decision *Decision `json:"decision,omitempty"`

@@ -649,6 +649,11 @@ func (in *Limits) DeepCopyInto(out *Limits) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.MaxDescendants != nil {
+		in, out := &in.MaxDescendants, &out.MaxDescendants
+		*out = new(int32)
+		**out = **in
+	}
 	if in.ApprovalTimeoutSeconds != nil {
 		in, out := &in.ApprovalTimeoutSeconds, &out.ApprovalTimeoutSeconds
 		*out = new(int32)

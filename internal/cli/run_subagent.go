@@ -26,6 +26,7 @@ func (j *job) toolbox(w *work) *toolbox.Box {
 func (p *project) box(t *v1alpha1.Turn, servers toolbox.Servers) *toolbox.Box {
 	box := &toolbox.Box{
 		Agent: p.agent, MaxDepth: v1alpha1.MaxDepth(t.Spec.Limits, p.agent.Spec.Limits), Servers: servers,
+		MaxDescendants: v1alpha1.MaxDescendants(t.Spec.Limits, p.agent.Spec.Limits),
 		Server: func(_ context.Context, name string) (*v1alpha1.ToolServer, error) {
 			server, ok := p.set.ToolServer(t.Namespace, name)
 			return server, goneUnless(ok, kindToolServer, name)

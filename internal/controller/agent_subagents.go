@@ -33,6 +33,9 @@ func (r *AgentReconciler) lookAtSubAgent(ctx context.Context, found *toolFinding
 	case most == 0:
 		found.note("sub-agent %q is not offered: limits.maxDepth is 0", name)
 		return nil
+	case v1alpha1.MaxDescendants(nil, a.Spec.Limits) == 0:
+		found.note("sub-agent %q is not offered: limits.maxDescendants is 0", name)
+		return nil
 	case name == a.Name:
 		found.note("the agent names itself as a sub-agent: limits.maxDepth bounds how deep that goes")
 	case back:

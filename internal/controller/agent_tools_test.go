@@ -272,6 +272,13 @@ func TestToolsOfAnAgent(t *testing.T) {
 			[]client.Object{subAgent("a")},
 			`Resolved: sub-agent "a" is not offered: limits.maxDepth is 0`, false, nil,
 		},
+		"no descendants": {
+			"nor does this one", altered(subAgent("desk", ofAgent("a")), func(a *v1alpha1.Agent) {
+				a.Spec.Limits = &v1alpha1.Limits{MaxDescendants: new(int32(0))}
+			}),
+			[]client.Object{subAgent("a")},
+			`Resolved: sub-agent "a" is not offered: limits.maxDescendants is 0`, false, nil,
+		},
 		"too many tools": {
 			"the first are offered, and those that the profile pins", altered(subAgent("desk", ofServer("a")), func(a *v1alpha1.Agent) {
 				a.Spec.PromptProfileRef.Name = "house"

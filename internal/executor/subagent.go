@@ -34,15 +34,18 @@ type subAgent struct {
 func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	wanted, err := translate.ChildOf(s.parent, s.caller, s.agent, c)
 	if err != nil {
-		return tool.Result{}, err
+		return tool.Result{Descendants: new(0)}, err
 	}
+	// A request of before, or of an earlier run, may have created the child although nobody has seen it.
+	unseen := c.Attempt > 1
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	result, err := backoff.Retry(ctx, func() (tool.Result, error) {
-		result, err := s.attempt(ctx, wanted, c.Attempt)
+		result, err := s.attempt(ctx, wanted, c.Attempt, unseen)
 		if err != nil && !isAway(err) {
 			err = backoff.Permanent(err)
 		}
+		unseen = true
 		return result, err
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
 		s.executor.Log.Error(err, "Failed to call a sub-agent, trying again", "turn", client.ObjectKeyFromObject(s.parent), "in", wait)
@@ -53,9 +56,9 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	return result, err
 }
 
-// attempt makes the child or finds it. Errors that are no *tool.Error and no *tool.Pending are those of the API server and of
-// the journal.
-func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, number int) (tool.Result, error) {
+// attempt makes the child or finds it; unseen says that a request of before may have created it. Errors that are no *tool.Error
+// and no *tool.Pending are those of the API server and of the journal.
+func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, number int, unseen bool) (tool.Result, error) {
 	if number > 1 {
 		result, err := s.find(ctx, wanted)
 		if !apierrors.IsNotFound(err) {
@@ -70,7 +73,7 @@ func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, number in
 	case err == nil:
 		return tool.Result{}, &tool.Pending{Turn: wanted.Name}
 	case !apierrors.IsAlreadyExists(err):
-		return tool.Result{}, refused(err)
+		return s.refused(ctx, wanted, err, unseen)
 	}
 	result, err := s.find(ctx, wanted)
 	if apierrors.IsNotFound(err) {
@@ -96,7 +99,7 @@ func (s *subAgent) find(ctx context.Context, wanted *v1alpha1.Turn) (tool.Result
 	}
 	switch {
 	case !translate.SameChild(child, wanted, s.parent):
-		return tool.Result{}, &tool.Error{Class: tool.Failed, Message: fmt.Sprintf("there is another Turn of the name %q, which is not this call's", wanted.Name)}
+		return tool.Result{Descendants: new(0)}, &tool.Error{Class: tool.Failed, Message: fmt.Sprintf("there is another Turn of the name %q, which is not this call's", wanted.Name)}
 	case !child.IsFinished():
 		return tool.Result{}, &tool.Pending{Turn: wanted.Name}
 	}
@@ -107,7 +110,7 @@ func (s *subAgent) find(ctx context.Context, wanted *v1alpha1.Turn) (tool.Result
 func (s *subAgent) outcome(ctx context.Context, child *v1alpha1.Turn) (tool.Result, error) {
 	answer, err := s.answer(ctx, child)
 	if err != nil {
-		return tool.Result{Spent: translate.Spent(child)}, err
+		return tool.Result{Spent: translate.Spent(child), Descendants: translate.Descendants(child)}, err
 	}
 	return translate.ChildResult(child, answer)
 }
@@ -142,8 +145,25 @@ func isAway(err error) bool {
 	return !failed && !pending
 }
 
-// refused is the failure of a call whose Turn the API server will not take; other errors stay as they are.
-func refused(err error) error {
+// refused is the end of a call whose Turn the API server will not take, unless an earlier request has created it after all: an
+// API server may refuse a Turn, as for a quota, before it looks whether there is one of the name. Other errors stay as they are.
+func (s *subAgent) refused(ctx context.Context, wanted *v1alpha1.Turn, err error, unseen bool) (tool.Result, error) {
+	refusal := refusalOf(err)
+	if isAway(refusal) {
+		return tool.Result{}, refusal
+	}
+	if !unseen {
+		return tool.Result{Descendants: new(0)}, refusal
+	}
+	result, err := s.find(ctx, wanted)
+	if apierrors.IsNotFound(err) {
+		return tool.Result{}, refusal // that request may still be under way, so that what was reserved stays so
+	}
+	return result, err
+}
+
+// refusalOf is the failure of a call whose Turn the API server will not take; other errors stay as they are.
+func refusalOf(err error) error {
 	const message = "the API server does not take the Turn of the sub-agent"
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):

@@ -109,7 +109,7 @@ func TestWhatBecameOfASubAgent(t *testing.T) {
 			}
 			spent.Turn = ends(t, e, tc.status, tc.end, answer).Name
 			got, err := callHelper(t.Context(), e, stored(t, e))
-			if diff := cmp.Diff(tool.Result{Content: tc.want, Spent: spent}, got); diff != "" {
+			if diff := cmp.Diff(tool.Result{Content: tc.want, Spent: spent, Descendants: new(1)}, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 			if failure := tool.AsError(cmpError(err)); failure.Error() != tc.failure || (err != nil && failure.Class != tool.Failed) {
@@ -299,4 +299,52 @@ func TestAnAnswerThatCannotBeReadYet(t *testing.T) {
 			t.Errorf("%+v, error %v; want a call that is still pending at the end of its time, and what it took", got, err)
 		}
 	})
+}
+
+// TestTurnsThatACallCreates: of a call that surely created none, none count, and where nobody knows, nothing is said.
+func TestTurnsThatACallCreates(t *testing.T) {
+	forbidden := apierrors.NewForbidden(turnResource, "one", errors.New("exceeded quota"))
+	lost := errors.New("connection lost")
+	for name, tc := range map[string]struct {
+		reason string
+		// answers of the API server to the creation of a Turn, which it creates first where they say so.
+		answers []error
+		created bool
+		attempt int
+		want    *int
+		pending bool
+	}{
+		"refused":                       {"there is no Turn", []error{forbidden}, false, 1, new(0), false},
+		"refused after no answer":       {"the first request may still be under way", []error{lost, forbidden}, false, 1, nil, false},
+		"created, then refused":         {"the Turn of the first request is found", []error{lost, forbidden}, true, 1, nil, true},
+		"refused, to the second run":    {"a request of the first may still be under way", []error{forbidden}, false, 2, nil, false},
+		"arguments that cannot be used": {"nothing is asked", nil, false, 1, new(0), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := 0
+				e, _ := newExecutor(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+					n++
+					if n == 1 && tc.created {
+						if err := c.Create(ctx, o, opts...); err != nil {
+							return err
+						}
+					}
+					return tc.answers[n-1]
+				}}, turnWith())
+				got, err := callHelper(t.Context(), e, stored(t, e), func(c *tool.Call) {
+					c.Attempt, c.Descendants = tc.attempt, 5
+					if tc.answers == nil {
+						c.Arguments = json.RawMessage(`[]`)
+					}
+				})
+				if diff := cmp.Diff(tc.want, got.Descendants); diff != "" || isPending(err) != tc.pending {
+					t.Errorf("error %v, want it pending: %t: %s: -want +got:\n%s", err, tc.pending, tc.reason, diff)
+				}
+				if made := children(t, e); tc.created && (len(made) != 1 || *made[0].Spec.Limits.MaxDescendants != 4) {
+					t.Errorf("%d Turns %+v, want one that may create 4", len(made), made)
+				}
+			})
+		})
+	}
 }

@@ -17,6 +17,7 @@ func (r *run) toolbox(agent *v1alpha1.Agent) *toolbox.Box {
 	t := r.turn
 	box := &toolbox.Box{
 		Agent: agent, MaxDepth: v1alpha1.MaxDepth(t.Spec.Limits, agent.Spec.Limits), Servers: r.executor.Servers,
+		MaxDescendants: v1alpha1.MaxDescendants(t.Spec.Limits, agent.Spec.Limits),
 		Server: func(ctx context.Context, name string) (*v1alpha1.ToolServer, error) {
 			var s v1alpha1.ToolServer
 			return &s, r.entry(ctx, agent, "ToolServer", name, &s)

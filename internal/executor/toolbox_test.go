@@ -39,6 +39,7 @@ func TestToolboxOfATurn(t *testing.T) {
 		"a sub-agent":              {"it is there", func(*v1alpha1.Turn) {}, []v1alpha1.AgentTool{agentTool("support")}, "support", ""},
 		"as deep as can be":        {"it hands nothing on", func(t *v1alpha1.Turn) { t.Spec.Depth = new(int32(3)) }, []v1alpha1.AgentTool{agentTool("support")}, "", ""},
 		"not to hand on":           {"the Turn says so", func(t *v1alpha1.Turn) { t.Spec.Limits = &v1alpha1.Limits{MaxDepth: new(int32(0))} }, []v1alpha1.AgentTool{agentTool("support")}, "", ""},
+		"no Turn left":             {"the Turn says so", func(t *v1alpha1.Turn) { t.Spec.Limits = &v1alpha1.Limits{MaxDescendants: new(int32(0))} }, []v1alpha1.AgentTool{agentTool("support")}, "", ""},
 		"a sub-agent that is gone": {"it is waited for", func(*v1alpha1.Turn) {}, []v1alpha1.AgentTool{agentTool("gone")}, "", `Agent "support" is not ready: Agent "gone" does not exist`},
 		"a server that is gone":    {"it is waited for", func(*v1alpha1.Turn) {}, []v1alpha1.AgentTool{serverTools("gone")}, "", `Agent "support" is not ready: ToolServer "gone" does not exist`},
 	} {

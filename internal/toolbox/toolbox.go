@@ -33,6 +33,8 @@ type Box struct {
 	Agent *v1alpha1.Agent
 	// Depth of the Turn, and MaxDepth: a Turn that is as deep has no sub-agents.
 	Depth, MaxDepth int
+	// MaxDescendants is how many Turns sub-agents may create; with 0 the Turn has no sub-agents.
+	MaxDescendants int
 	// Server and SubAgent return the ToolServer and the Agent of a name.
 	Server   func(ctx context.Context, name string) (*v1alpha1.ToolServer, error)
 	SubAgent func(ctx context.Context, name string) (*v1alpha1.Agent, error)
@@ -63,7 +65,7 @@ func (b *Box) Offers(ctx context.Context) ([]tool.Offer, error) {
 			if err != nil && !o.Missing {
 				return nil, fmt.Errorf("failed to get the tools of tool server %q: %w", server.Name, err)
 			}
-		case entry.AgentRef != nil && b.Depth < b.MaxDepth:
+		case entry.AgentRef != nil && b.Depth < b.MaxDepth && b.MaxDescendants > 0:
 			agent, err := b.SubAgent(ctx, entry.AgentRef.Name)
 			if err != nil {
 				return nil, fmt.Errorf("failed to get sub-agent %q: %w", entry.AgentRef.Name, err)

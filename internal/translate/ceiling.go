@@ -18,7 +18,7 @@ import (
 // bounds are the lowest and the highest value of each limit that is a number, as the schema of Turns has them.
 var bounds = map[string][2]int64{
 	"timeoutSeconds": {1, 86400}, "startingDeadlineSeconds": {1, 604800}, "maxSteps": {1, 100}, "maxToolCalls": {0, 1000},
-	"maxTokens": {1, 1_000_000_000}, "maxDepth": {0, 8}, "approvalTimeoutSeconds": {1, 2592000},
+	"maxTokens": {1, 1_000_000_000}, "maxDepth": {0, 8}, "maxDescendants": {0, 1000}, "approvalTimeoutSeconds": {1, 2592000},
 }
 
 // maxCost is the name of the limit that is a decimal.
@@ -84,6 +84,7 @@ func Bounded(a *v1alpha1.Agent, t *v1alpha1.Turn, ceiling *v1alpha1.Limits) *v1a
 	lower(&limits.MaxSteps, ceiling.MaxSteps, int32(v1alpha1.MaxSteps(given...)))                                                   //nolint:gosec // because it was an int32
 	lower(&limits.MaxToolCalls, ceiling.MaxToolCalls, int32(v1alpha1.MaxToolCalls(given...)))                                       //nolint:gosec // because it was an int32
 	lower(&limits.MaxDepth, ceiling.MaxDepth, int32(v1alpha1.MaxDepth(given...)))                                                   //nolint:gosec // because it was an int32
+	lower(&limits.MaxDescendants, ceiling.MaxDescendants, int32(v1alpha1.MaxDescendants(nil, a.Spec.Limits)))                       //nolint:gosec // because it was an int32
 	if own := limits.MaxTokens; ceiling.MaxTokens != nil && (own == nil || *own > *ceiling.MaxTokens) {
 		limits.MaxTokens = ceiling.MaxTokens
 	}

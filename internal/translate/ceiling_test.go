@@ -21,10 +21,10 @@ func TestCeiling(t *testing.T) {
 		"none": {"no ceiling is none", nil, nil, ""},
 		"all": {"by the names of the fields", map[string]string{
 			"timeoutSeconds": "600", "startingDeadlineSeconds": "60", "maxSteps": "20", "maxToolCalls": "0", "maxTokens": "1000000", "maxCost": "0.50",
-			"maxDepth": "2", "approvalTimeoutSeconds": "3600",
+			"maxDepth": "2", "maxDescendants": "9", "approvalTimeoutSeconds": "3600",
 		}, &v1alpha1.Limits{
 			TimeoutSeconds: new(int32(600)), StartingDeadlineSeconds: new(int32(60)), MaxSteps: new(int32(20)), MaxToolCalls: new(int32(0)),
-			MaxTokens: new(int64(1_000_000)), MaxCost: new("0.50"), MaxDepth: new(int32(2)), ApprovalTimeoutSeconds: new(int32(3600)),
+			MaxTokens: new(int64(1_000_000)), MaxCost: new("0.50"), MaxDepth: new(int32(2)), MaxDescendants: new(int32(9)), ApprovalTimeoutSeconds: new(int32(3600)),
 		}, ""},
 		"unknown":     {"a typing error is told", map[string]string{"maxStep": "3"}, nil, `"maxStep" is no limit: use approvalTimeoutSeconds, `},
 		"no number":   {"so is what is no number", map[string]string{"maxSteps": "many"}, nil, "maxSteps=many must be a whole number from 1 to 100"},

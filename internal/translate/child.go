@@ -46,6 +46,9 @@ type ChildCall struct {
 	Task, Context string
 	// Left is what the parent may still take.
 	Left tool.Left
+	// Descendants is how many Turns the call may create, the child included; 0 for a call of an older version, which said
+	// nothing of it.
+	Descendants int
 }
 
 // ChildOf returns the Turn that a call of an Agent is, by a parent and its Agent. The error, a *tool.Error, says what is wrong
@@ -66,23 +69,33 @@ func ChildOf(parent *v1alpha1.Turn, caller *v1alpha1.Agent, agent string, c tool
 		}
 	}
 	return Child(ChildCall{
-		Parent: parent, Caller: caller, Agent: agent, Step: c.Step, CallID: c.CallID, Task: arguments.Task, Context: arguments.Context, Left: c.Left,
+		Parent: parent, Caller: caller, Agent: agent, Step: c.Step, CallID: c.CallID, Task: arguments.Task, Context: arguments.Context, Left: c.Left, Descendants: c.Descendants,
 	})
 }
 
 // ChildResult is what the caller of a child that has ended is told, by its whole answer. What it took counts in any case. The
 // error, a *tool.Error, is that of a child that did not succeed.
 func ChildResult(child *v1alpha1.Turn, answer string) (tool.Result, error) {
-	spent := Spent(child)
+	spent, created := Spent(child), Descendants(child)
 	end := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConditionSucceeded)
 	if end.Status == metav1.ConditionTrue {
-		return tool.Result{Content: answer, Spent: spent}, nil
+		return tool.Result{Content: answer, Spent: spent, Descendants: created}, nil
 	}
 	said := end.Message
 	if answer != "" {
 		said += "\nIts answer by then:\n" + answer
 	}
-	return tool.Result{Spent: spent}, &tool.Error{Class: tool.Failed, Message: fmt.Sprintf("the sub-agent did not succeed (%s)", end.Reason), Said: said}
+	return tool.Result{Spent: spent, Descendants: created}, &tool.Error{Class: tool.Failed, Message: fmt.Sprintf("the sub-agent did not succeed (%s)", end.Reason), Said: said}
+}
+
+// Descendants returns how many Turns exist because of a child that has ended, itself included; nil if nobody knows, because its
+// journal did not say.
+func Descendants(child *v1alpha1.Turn) *int {
+	recorded := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConditionFinalized) != nil && child.Status.StopReason != v1alpha1.StopInterrupted
+	if !recorded && child.Epoch() > 0 {
+		return nil
+	}
+	return new(1 + int(child.Status.Descendants))
 }
 
 // Child returns the Turn that a call of a sub-agent is. It has the same name when the call is made again. The error, a
@@ -115,6 +128,9 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 	}
 	child.Spec.Limits.MaxDepth = new(int32(v1alpha1.MaxDepth(limits...)))                                    //nolint:gosec // because it is at most 8
 	child.Spec.Limits.ApprovalTimeoutSeconds = new(int32(v1alpha1.ApprovalTimeout(limits...) / time.Second)) //nolint:gosec // because it was an int32
+	if c.Descendants > 0 {
+		child.Spec.Limits.MaxDescendants = new(count(c.Descendants - 1))
+	}
 	if err := child.Spec.CheckSize(); err != nil {
 		return nil, tooLong()
 	}
@@ -171,10 +187,12 @@ func shortenTo(name, of string, always bool) string {
 }
 
 // SameChild says whether a Turn is the one that a call of a parent has made. All that Child writes is compared, but for what
-// the parent had left then, which is not known any more: that must be within the limits that the parent itself was given.
+// the parent had left then, which is not known any more: that must be within the limits that the parent itself was given. How many
+// Turns the child may create is known: the call has reserved them.
 func SameChild(t, wanted, parent *v1alpha1.Turn) bool {
 	owner, own := metav1.GetControllerOf(t), metav1.GetControllerOf(wanted)
-	if owner == nil || own == nil || owner.UID != own.UID || !isChildLimits(t.Spec.Limits, parent.Spec.Limits) {
+	if owner == nil || own == nil || owner.UID != own.UID || !isChildLimits(t.Spec.Limits, parent.Spec.Limits) ||
+		!equality.Semantic.DeepEqual(t.Spec.Limits.MaxDescendants, wanted.Spec.Limits.MaxDescendants) {
 		return false
 	}
 	return equality.Semantic.DeepEqual(lasting(t), lasting(wanted))

@@ -24,7 +24,7 @@ func callOf(change ...func(*translate.ChildCall)) translate.ChildCall {
 			Spec:       v1alpha1.TurnSpec{Depth: new(int32(1)), WebMode: v1alpha1.WebModeOn, Limits: &v1alpha1.Limits{MaxDepth: new(int32(2))}},
 		},
 		Caller: &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: &v1alpha1.Limits{ApprovalTimeoutSeconds: new(int32(60))}}},
-		Agent:  "helper", Step: 2, CallID: "call-1", Task: "Look it up.", Left: tool.Left{Time: 1500 * time.Millisecond},
+		Agent:  "helper", Step: 2, CallID: "call-1", Task: "Look it up.", Left: tool.Left{Time: 1500 * time.Millisecond}, Descendants: 5,
 	}
 	for _, f := range change {
 		f(&c)
@@ -47,7 +47,7 @@ func TestChild(t *testing.T) {
 			AgentRef: v1alpha1.ObjectReference{Name: "helper"}, Message: "Look it up.\n\nContext:\nIt is blue.", Depth: new(int32(2)), WebMode: v1alpha1.WebModeOn,
 			Limits: &v1alpha1.Limits{
 				TimeoutSeconds: new(int32(1)), StartingDeadlineSeconds: new(int32(1)), MaxTokens: new(int64(100)), MaxCost: new("0.5"),
-				MaxDepth: new(int32(2)), ApprovalTimeoutSeconds: new(int32(60)),
+				MaxDepth: new(int32(2)), ApprovalTimeoutSeconds: new(int32(60)), MaxDescendants: new(int32(4)),
 			},
 		},
 	}
@@ -208,6 +208,8 @@ func TestSameChild(t *testing.T) {
 			t.Spec.Limits.TimeoutSeconds, t.Spec.Limits.StartingDeadlineSeconds = new(int32(11)), new(int32(11))
 		}, false},
 		"more depth":        {"than the parent has", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxDepth = new(int32(3)) }, false},
+		"more descendants":  {"than the call has reserved", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxDescendants = new(int32(5)) }, false},
+		"any descendants":   {"the call has reserved some", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxDescendants = nil }, false},
 		"limits of its own": {"which no call gives", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxToolCalls = new(int32(3)) }, false},
 		"another depth":     {"it could call more", func(t *v1alpha1.Turn) { t.Spec.Depth = new(int32(0)) }, false},
 		"another web mode":  {"it could search", func(t *v1alpha1.Turn) { t.Spec.WebMode = v1alpha1.WebModeOff }, false},
@@ -267,5 +269,35 @@ func TestSpent(t *testing.T) {
 				t.Errorf("%+v, cost %q, known %q; want %+v, cost %q, known %q: %s", got, cost, known, tc.usage, tc.cost, tc.known, tc.reason)
 			}
 		})
+	}
+}
+
+// TestDescendants of a child that has ended: what nobody knows is not said.
+func TestDescendants(t *testing.T) {
+	recorded := []metav1.Condition{{Type: v1alpha1.ConditionFinalized, Status: metav1.ConditionTrue}}
+	for name, tc := range map[string]struct {
+		reason string
+		status v1alpha1.TurnStatus
+		want   *int
+	}{
+		"none":        {"itself", v1alpha1.TurnStatus{Conditions: recorded, Executor: &v1alpha1.ExecutorBinding{Epoch: 1}}, new(1)},
+		"some":        {"itself and those below", v1alpha1.TurnStatus{Conditions: recorded, Executor: &v1alpha1.ExecutorBinding{Epoch: 3}, Descendants: 4}, new(5)},
+		"never bound": {"it created nothing", v1alpha1.TurnStatus{}, new(1)},
+		"no record":   {"it ran, and its journal was not read", v1alpha1.TurnStatus{Executor: &v1alpha1.ExecutorBinding{Epoch: 1}}, nil},
+		"interrupted": {"its journal may be lost", v1alpha1.TurnStatus{Conditions: recorded, StopReason: v1alpha1.StopInterrupted, Executor: &v1alpha1.ExecutorBinding{Epoch: 1}}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, translate.Descendants(&v1alpha1.Turn{Status: tc.status})); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// TestAChildOfAnOlderVersion has no bound of its own: its call reserved none.
+func TestAChildOfAnOlderVersion(t *testing.T) {
+	got, err := translate.Child(callOf(func(c *translate.ChildCall) { c.Descendants = 0 }))
+	if err != nil || got.Spec.Limits.MaxDescendants != nil {
+		t.Errorf("limits %+v, error %v; want no maxDescendants", got.Spec.Limits, err)
 	}
 }

@@ -54,6 +54,7 @@ func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, s *v1alpha1.Sessio
 	if in.Limits, err = limits(t.Spec.Limits, a.Spec.Limits, Remaining(s)); err != nil {
 		return turn.Input{}, err
 	}
+	in.Limits.MaxDescendants = v1alpha1.MaxDescendants(t.Spec.Limits, a.Spec.Limits)
 	if s != nil {
 		in.Session = &turn.Session{UID: string(s.UID), Name: s.Name}
 	}

@@ -69,7 +69,7 @@ func TestInput(t *testing.T) {
 	}
 	want := turn.Input{
 		UID: "u", Namespace: "demo", Name: "first", Timeout: 30 * time.Second, Limit: 30 * time.Second, PrepareOnly: true, DecisionKey: "k",
-		Limits:    loop.Limits{MaxSteps: 6, MaxToolCalls: 25, ApprovalTimeout: 24 * time.Hour},
+		Limits:    loop.Limits{MaxSteps: 6, MaxToolCalls: 25, MaxDescendants: 25, ApprovalTimeout: 24 * time.Hour},
 		Selection: tool.Selection{Most: 25}, TopK: 8, Policy: loop.Policy{NoWeb: true},
 		Context: loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90},
 		Chain: []loop.Candidate{
@@ -110,7 +110,7 @@ func TestLimits(t *testing.T) {
 	}
 	of := func(steps, calls int, tokens int64, cost string) loop.Limits {
 		return loop.Limits{
-			MaxSteps: steps, MaxToolCalls: calls, MaxTokens: tokens, MaxCost: decimal.RequireFromString(cost), ApprovalTimeout: 24 * time.Hour,
+			MaxSteps: steps, MaxToolCalls: calls, MaxTokens: tokens, MaxCost: decimal.RequireFromString(cost), MaxDescendants: 25, ApprovalTimeout: 24 * time.Hour,
 		}
 	}
 	for name, tc := range map[string]struct {

@@ -46,6 +46,7 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 	if a := r.SubAgents; a != nil {
 		s.SubAgentUsage = usage(finalize.Record{Usage: a.Usage, Cost: a.Cost})
 	}
+	s.Descendants = count(r.Descendants)
 	if d := r.Record.Decision; d != nil {
 		s.Decision = &v1alpha1.Decision{
 			Key: d.Key, Strategy: v1alpha1.Strategy(d.Strategy), PromptRenderHash: d.PromptRenderHash, ContextHash: d.ContextHash,

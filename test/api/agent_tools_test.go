@@ -46,6 +46,8 @@ var _ = Describe("Agent's tools", func() {
 		Entry("reflection and reasoning", `spec: {reflectEveryTurns: 1000, reasoningText: Journal}`),
 		Entry("no reflection, said so", `spec: {reflectEveryTurns: 0}`),
 		Entry("no sub-agents", `spec: {limits: {maxDepth: 0}}`),
+		Entry("no descendants", `spec: {limits: {maxDescendants: 0}}`),
+		Entry("the most descendants", `spec: {limits: {maxDescendants: 1000}}`),
 		Entry("the deepest sub-agents and the longest wait", `spec: {limits: {maxDepth: 8, approvalTimeoutSeconds: 2592000}}`),
 	)
 
@@ -87,6 +89,8 @@ var _ = Describe("Agent's tools", func() {
 		Entry("too rare a reflection", `spec: {reflectEveryTurns: 1001}`, "spec.reflectEveryTurns", "less than or equal to 1000"),
 		Entry("an unknown use of reasoning", `spec: {reasoningText: Show}`, "spec.reasoningText", `supported values: "Discard", "Journal"`),
 		Entry("a negative depth", `spec: {limits: {maxDepth: -1}}`, "spec.limits.maxDepth", "greater than or equal to 0"),
+		Entry("a negative number of descendants", `spec: {limits: {maxDescendants: -1}}`, "spec.limits.maxDescendants", "greater than or equal to 0"),
+		Entry("too many descendants", `spec: {limits: {maxDescendants: 1001}}`, "spec.limits.maxDescendants", "less than or equal to 1000"),
 		Entry("too great a depth", `spec: {limits: {maxDepth: 9}}`, "spec.limits.maxDepth", "less than or equal to 8"),
 		Entry("no time to approve", `spec: {limits: {approvalTimeoutSeconds: 0}}`, "spec.limits.approvalTimeoutSeconds", "greater than or equal to 1"),
 		Entry("too much time to approve", `spec: {limits: {approvalTimeoutSeconds: 2592001}}`,

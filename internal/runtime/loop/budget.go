@@ -17,6 +17,8 @@ type Limits struct {
 	MaxSteps int
 	// MaxToolCalls is how many calls of tools it makes.
 	MaxToolCalls int
+	// MaxDescendants is how many Turns sub-agents may create, theirs included.
+	MaxDescendants int
 	// ApprovalTimeout is how long a call waits for a decision; its end is a denial.
 	ApprovalTimeout time.Duration
 	// MaxTokens is how many tokens its requests may take, input and output together; 0 for any number. A request that was cut

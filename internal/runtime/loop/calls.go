@@ -142,6 +142,7 @@ func (in *Input) plan(ctx context.Context, step int, open []placed) plan {
 		}
 		made, madeOf := p.uncounted(c.call.Name)
 		v.made, v.madeOf = v.made+made, v.madeOf+madeOf
+		v.descendants -= p.reserved()
 		got := judge(v)
 		switch got.ruling {
 		case waiting:
@@ -189,6 +190,17 @@ func (p plan) uncounted(name string) (all, of int) {
 	return all, of
 }
 
+// reserved is how many Turns the calls of the wave may create that the state does not count yet.
+func (p plan) reserved() int {
+	n := 0
+	for _, c := range p.wave {
+		if c.intent.Attempt == 1 {
+			n += c.intent.Descendants
+		}
+	}
+	return n
+}
+
 // parallel says whether a tool's calls may be made beside others.
 func (in *Input) parallel(t *tool.Tool) bool {
 	return !in.Policy.Sequential && effectOf(t) == tool.ReadOnly
@@ -199,6 +211,7 @@ func (in *Input) look(ctx context.Context, step int, c placed) view {
 	v := view{
 		step: step, call: c.call, state: in.State, limits: in.Limits, policy: in.Policy,
 		made: in.State.ToolCalls(), madeOf: in.State.callsOf(c.call.Name), again: in.State.intent(step, c.call.ID) != nil,
+		descendants: in.Limits.MaxDescendants - in.State.Descendants(),
 	}
 	if i := in.toolNamed(c.call.Name); i >= 0 {
 		v.tool = &in.Tools[i]
@@ -231,9 +244,11 @@ func (in *Input) intend(v view, c placed, got verdict) *planned {
 		Step: v.step, CallID: c.call.ID, Name: v.tool.Name, Arguments: got.arguments, Effect: effectOf(v.tool), Attempt: 1,
 		IdempotencyKey: fmt.Sprintf("%s/%d/%s", in.TurnUID, v.step, c.call.ID),
 	}}
-	if before := in.State.intent(v.step, c.call.ID); before != nil {
+	before := in.State.intent(v.step, c.call.ID)
+	if before != nil {
 		next.intent.Attempt = before.Attempt + 1
 	}
+	next.intent.Descendants = reserve(v, before)
 	return next
 }
 

@@ -31,6 +31,8 @@ type view struct {
 	policy Policy
 	// made counts the calls of all tools, and madeOf those of this one, with those that are about to be made.
 	made, madeOf int
+	// descendants is how many Turns sub-agents may still create.
+	descendants int
 	// left is the time until the deadline of the Turn; nil if it has none.
 	left *time.Duration
 	// again is true for a call that was made before, by a run that was cut off or has waited for it: it is counted already.
@@ -171,6 +173,8 @@ func withinBudget(v view) verdict {
 		return refuse(tool.Denied, "the turn has made all of the %d calls of tools that it may make: answer from what is known", v.limits.MaxToolCalls)
 	case v.tool.MaxCalls > 0 && v.madeOf >= v.tool.MaxCalls:
 		return refuse(tool.Denied, "the turn has made all of the %d calls of %q that it may make: use another tool, or answer from what is known", v.tool.MaxCalls, v.tool.Name)
+	case isSubAgent(v.tool) && v.descendants < 1:
+		return refuse(tool.Denied, "all of the %d Turns of sub-agents that limits.maxDescendants allows have been created: do the task without a sub-agent, or answer from what is known", v.limits.MaxDescendants)
 	case v.left != nil && *v.left < leastTime:
 		return refuse(tool.Denied, "the time of the turn is nearly over: answer from what is known")
 	}

@@ -132,6 +132,9 @@ func TestEachGate(t *testing.T) {
 			"no time":           {"a call that would be cut off is not begun", func(v *view) { v.left = new(time.Second - 1) }, refused, tool.Denied, "the time of the turn is nearly over: answer from what is known"},
 			"over time":         {"nor one after the end", func(v *view) { v.left = new(-time.Hour) }, refused, tool.Denied, "the time of the turn is nearly over: answer from what is known"},
 			"made before":       {"a call counts once, and may have its result already", func(v *view) { v.again, v.made, v.left = true, 25, new(time.Duration(0)) }, allowed, "", ""},
+			"a Turn left":       {"to the last", func(v *view) { v.tool.Source.Agent, v.descendants = "helper", 1 }, allowed, "", ""},
+			"all Turns created": {"the sub-agent is refused", func(v *view) { v.tool.Source.Agent, v.limits.MaxDescendants = "helper", 25 }, refused, tool.Denied, "all of the 25 Turns of sub-agents that limits.maxDescendants allows have been created: do the task without a sub-agent, or answer from what is known"},
+			"its Turn created":  {"a call that is made again has reserved its Turn", func(v *view) { v.tool.Source.Agent, v.again = "helper", true }, allowed, "", ""},
 			"no calls, no time": {"the calls are told", func(v *view) { v.made, v.left = 25, new(time.Duration(0)) }, refused, tool.Denied, "the turn has made all of the 25 calls of tools that it may make: answer from what is known"},
 		}},
 		"valid arguments": {validArguments, table{

@@ -72,6 +72,9 @@ type Intent struct {
 	Attempt int `json:"attempt"`
 	// Retry is true where the call is made once more because it gave no result in time.
 	Retry bool `json:"retry,omitempty"`
+	// Descendants is the reservation of a call of a sub-agent: how many Turns it may create, its own included. It is the same
+	// for all attempts, and 0 for other tools.
+	Descendants int `json:"descendants,omitempty"`
 }
 
 // Outcome is what became of a call.
@@ -112,6 +115,9 @@ type Finish struct {
 	Text     string `json:"text,omitempty"`
 	// Spent is what a sub-agent took.
 	Spent *tool.Spent `json:"spent,omitempty"`
+	// Descendants is how many Turns a call of a sub-agent has created or may still create, its own included. If it is nil, all
+	// that the call reserved count.
+	Descendants *int `json:"descendants,omitempty"`
 	// Stack is where the adapter panicked, if it did.
 	Stack string `json:"stack,omitempty"`
 }

@@ -35,7 +35,7 @@ func (in *Input) run(ctx context.Context, wave []*planned) error {
 	start := func(c *planned) {
 		call := tool.Call{
 			IdempotencyKey: c.intent.IdempotencyKey, Step: c.intent.Step, CallID: c.intent.CallID, Attempt: c.intent.Attempt,
-			Arguments: c.intent.Arguments, Left: in.left(ctx),
+			Arguments: c.intent.Arguments, Left: in.left(ctx), Descendants: c.intent.Descendants,
 		}
 		running++
 		under.Go(func() {
@@ -97,7 +97,7 @@ func (in *Input) settle(ctx context.Context, d done) (next, error) {
 		return next{}, context.Cause(ctx) // the intent stays open, and the next run judges it
 	}
 	e := in.ending(d.intent.Step, d.placed, d.tool)
-	e.DurationMS, e.Spent = d.took, d.result.Spent
+	e.DurationMS, e.Spent, e.Descendants = d.took, d.result.Spent, d.result.Descendants
 	pending, waits := errors.AsType[*tool.Pending](d.err)
 	switch {
 	case errors.Is(d.err, errNotCalled):

@@ -130,6 +130,9 @@ type Call struct {
 	Arguments json.RawMessage
 	// Left is what the Turn may still take.
 	Left Left
+	// Descendants is how many Turns the call of a sub-agent may create: its own and those below it. It is 0 for other tools,
+	// and for a call that an older version began, which reserved none.
+	Descendants int
 }
 
 // Left is what is left of a Turn's limits.
@@ -147,6 +150,9 @@ type Result struct {
 	Content string
 	// Spent is what a sub-agent took; nil for any other tool.
 	Spent *Spent
+	// Descendants is how many Turns the call of a sub-agent has created or may still create; nil if that is unknown, and for any
+	// other tool. It is also valid beside an error.
+	Descendants *int
 }
 
 // Spent is what the Turn of a sub-agent took, those of its own sub-agents included.

@@ -41,22 +41,22 @@ type ending struct {
 // under way, which is of the budget as well: there is room for the two that take most, and for what nonces differ by in tokens.
 var endings = map[string]ending{
 	"answered": {
-		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 6, MaxTokens: 42_000, MaxCost: decimal.RequireFromString("0.0519")},
+		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 6, MaxDescendants: 25, MaxTokens: 42_000, MaxCost: decimal.RequireFromString("0.0519")},
 		stop:   turn.StopCompleted, text: "Done.", steps: 3,
 		made: []string{"1/d1", "1/i1", "1/r1", "2/d1_2", "2/d2"},
 	},
 	"out of steps": {
-		limits: loop.Limits{MaxSteps: 2, MaxToolCalls: 6},
+		limits: loop.Limits{MaxSteps: 2, MaxToolCalls: 6, MaxDescendants: 25},
 		stop:   turn.StopMaxSteps, text: "Done.", steps: 2,
 		made: []string{"1/d1", "1/i1", "1/r1", "2/d1_2", "2/d2"},
 	},
 	"out of calls": {
-		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 5},
+		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 5, MaxDescendants: 25},
 		stop:   turn.StopCompleted, text: "Done.", steps: 3,
 		made: []string{"1/d1", "1/i1", "1/r1", "2/d1_2"},
 	},
 	"over budget": {
-		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 6, MaxTokens: 14_000},
+		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 6, MaxDescendants: 25, MaxTokens: 14_000},
 		stop:   turn.StopBudget, steps: 2,
 		made: []string{"1/d1", "1/i1", "1/r1", "2/d1_2", "2/d2"},
 	},

@@ -22,7 +22,7 @@ import (
 // everything is a Turn that has all that a Turn may have: a context pack, a wave of calls, an artifact, an approval and a
 // sub-agent that are waited for, a summary of older messages, an answer that is sent back, and one that is checked.
 var everything = ending{
-	limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 20, ApprovalTimeout: time.Hour},
+	limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 20, MaxDescendants: 25, ApprovalTimeout: time.Hour},
 	stop:   turn.StopCompleted, text: checkedAnswer, steps: 5,
 	made:   []string{"0/context-pack-1", "1/d1", "1/i1", "1/r1", "1/r2", "2/d2", "2/h1", "3/d3"},
 	change: withEverything, asked: askedOfEverything, reply: repliesToEverything,

@@ -58,7 +58,7 @@ func FuzzReplay(f *testing.F) {
 		c, _ := candidate("p0", 2, fails(model.Overloaded), asks("send", `{}`), says("Done."))
 		in := input(c)
 		in.Session = &turn.Session{UID: "talk-uid", Name: "talk"}
-		in.Epoch, in.Tools, in.Limits = 2, []tool.Tool{named("send", tool.Destructive, saying("sent"))}, loop.Limits{MaxSteps: 2, MaxToolCalls: 2, MaxTokens: 1e6}
+		in.Epoch, in.Tools, in.Limits = 2, []tool.Tool{named("send", tool.Destructive, saying("sent"))}, loop.Limits{MaxSteps: 2, MaxToolCalls: 2, MaxDescendants: 25, MaxTokens: 1e6}
 		result, err := engine(j).Run(t.Context(), in)
 		if (result == nil) == (err == nil) {
 			t.Errorf("Run = %+v, %v; want a result or an error", result, err)
@@ -88,7 +88,7 @@ func FuzzReplayOfEverything(f *testing.F) {
 		in.Epoch, in.Toolbox, in.Decide = 2, server("kb", remote("find", "", tool.ReadOnly)), deciding(0, true)
 		in.Chain[0].ContextWindow = 20_000
 		in.Session = &turn.Session{UID: "talk-uid", Name: "talk"}
-		in.Limits = loop.Limits{MaxSteps: 7, MaxToolCalls: 20}
+		in.Limits = loop.Limits{MaxSteps: 7, MaxToolCalls: 20, MaxDescendants: 25}
 		in.Progress = func(p turn.Progress) {
 			if len(p.Calls) > turn.MaxCalls {
 				t.Errorf("progress lists %d calls", len(p.Calls))

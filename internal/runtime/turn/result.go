@@ -73,6 +73,8 @@ type Result struct {
 	ToolServersMissing []string `json:"toolServersMissing,omitempty"`
 	// SubAgents is what the Turns of sub-agents took; nil if there were none.
 	SubAgents *SubAgents `json:"subAgents,omitempty"`
+	// Descendants is how many Turns count against the limit of those that sub-agents create.
+	Descendants int `json:"descendants,omitempty"`
 	// Warned is true where the conversation has come near the model's context window.
 	Warned bool `json:"warned,omitempty"`
 	// Record of citations, usage, cost and decision.
@@ -169,7 +171,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	result := &Result{
 		Stop: stop, Message: message, Counts: counts, Calls: calls, Spent: spent(state),
 		SubAgents: subAgents(state), Warned: state.Warning != nil, ToolsLeftOut: r.exposed().LeftOut,
-		ToolServersMissing: r.exposed().Missing,
+		ToolServersMissing: r.exposed().Missing, Descendants: state.Descendants(),
 	}
 	record := finalize.Input{
 		Answered: stop.answered(), ShowCitations: r.in.ShowCitations, DecisionKey: r.in.DecisionKey,

@@ -83,7 +83,7 @@ func candidate(name string, attempts int, answers ...answer) (loop.Candidate, *s
 func input(chain ...loop.Candidate) turn.Input {
 	return turn.Input{
 		UID: "uid", Epoch: 1, Timeout: time.Minute, Limit: time.Minute, Chain: chain, ShowCitations: true, DecisionKey: "support.chat.turn",
-		Preparation: making(), Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25},
+		Preparation: making(), Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25, MaxDescendants: 25},
 	}
 }
 
