@@ -308,10 +308,7 @@ func (r *TurnReconciler) bind(ctx context.Context, v view, name string) (ctrl.Re
 	t := v.turn
 	translate.Unpark(t, v.undecided(), v.now)
 	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", name), v.now)
-	if t.Status.StartTime == nil {
-		start := metav1.NewMicroTime(v.now)
-		t.Status.StartTime = &start
-	}
+	translate.Start(t, v.now)
 	t.Status.Executor = &v1alpha1.ExecutorBinding{Name: name, Epoch: t.Epoch() + 1}
 	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionPrepared) // what an earlier run said of it
 	switch err := r.updateStatus(ctx, t); {

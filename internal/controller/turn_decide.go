@@ -199,15 +199,16 @@ func agentLimits(v view) *v1alpha1.Limits {
 
 // untilDeadline is how long the Turn may still be without an executor: until it starts, or goes on.
 func untilDeadline(v view) time.Duration {
-	if start := v.turn.Status.StartTime; start != nil {
-		return start.Add(v.limit()).Sub(v.now)
+	if v.turn.Status.StartTime != nil {
+		return translate.Left(v.turn, v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v)), v.now)
 	}
+	limit := v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v))
 	// Times of objects are cut to whole seconds; a Turn must not be ended earlier than it asked for.
 	since := v.turn.WaitingSince().Add(time.Second)
 	if v.turn.StateReason() == v1alpha1.TurnReasonSuspended {
 		since = v.now // its suspension ends with this look at it
 	}
-	return since.Add(v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v))).Sub(v.now)
+	return min(since.Add(limit).Sub(v.now), limit+time.Second)
 }
 
 // untilGivenUp is how long a Turn whose time is over still waits for an executor: as long again as its time limit, because
@@ -216,10 +217,6 @@ func (v view) untilGivenUp() time.Duration {
 	if v.turn.Status.StartTime == nil {
 		return 0
 	}
-	return v.turn.Status.StartTime.Add(v.limit() + v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))).Sub(v.now)
-}
-
-// limit is how long after its start the Turn must have ended: the time that it waited for people does not count.
-func (v view) limit() time.Duration {
-	return v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v)) + translate.Parked(v.turn, v.now)
+	limit := v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))
+	return limit + translate.Left(v.turn, limit, v.now)
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/apiclock"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -50,7 +51,10 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		return nil, err
 	}
 	in.Executor, in.Epoch = e.Name, r.epoch
-	in.Timeout -= now.Sub(start) - translate.Parked(t, now)
+	if ahead := start.Sub(now); ahead > apiclock.Tolerance {
+		e.Log.Info("Warning: a turn was started later than now, so that a clock is wrong; it gets the whole of its time", "turn", r.key(), "aheadSeconds", ahead.Seconds())
+	}
+	in.Timeout = translate.Left(t, in.Limit, now)
 	in.Cancel, in.Interrupt = r.cancelled, r.interrupt
 	in.Toolbox, in.Decide, in.Progress = r.toolbox(agent), r.decide, r.progress.note
 	if in.Selection.Pinned, err = e.pinned(ctx, agent); err != nil {

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,6 +27,15 @@ type Hooks struct {
 	Servers func(toolbox.Servers) toolbox.Servers
 	// Status returns what stands before the client by which runs and the Turn reconciler write the status of Turns.
 	Status func(client.Client) client.Client
+	// Clock is the clock of this machine; nil for time.Now.
+	Clock func() time.Time
+}
+
+func (h Hooks) clock() func() time.Time {
+	if h.Clock == nil {
+		return time.Now
+	}
+	return h.Clock
 }
 
 func (h Hooks) journal(j journal.Journal) journal.Journal {

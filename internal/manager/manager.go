@@ -30,6 +30,8 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/apiclock"
+	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/skillfile"
 	"github.com/capstan-dev/capstan/internal/toolservers"
@@ -66,7 +68,8 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if err != nil {
 		return err
 	}
-	p := &parts{options: o, shared: at.shared(), now: time.Now, log: log}
+	clock := apiclock.New(o.Hooks.clock(), metrics.ClockOffset, log.WithName("clock"))
+	p := &parts{options: o, shared: at.shared(), now: clock.Now, local: o.Hooks.clock(), log: log}
 	if p.policy, err = o.netPolicy(); err != nil {
 		return err
 	}
@@ -90,6 +93,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	// queue status writes.
 	p.config = rest.CopyConfig(cfg)
 	p.config.QPS = -1
+	p.config.Wrap(clock.Wrap)
 	if p.clientset, err = kubernetes.NewForConfig(p.config); err != nil {
 		return fmt.Errorf("failed to make a client: %w", err)
 	}

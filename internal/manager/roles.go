@@ -50,8 +50,10 @@ type parts struct {
 	reads            *readapi.Server
 	leaseAnnotations map[string]string
 	skills           []prepare.Skill
-	now              func() time.Time
-	log              logr.Logger
+	// now is the time by the clock of the API server, by which all that a status says is measured. local is the clock of this
+	// machine, by which Leases are judged.
+	now, local func() time.Time
+	log        logr.Logger
 }
 
 // addController adds the reconcilers and what looks after finished Turns and old journals.
@@ -69,7 +71,7 @@ func (p *parts) addController(ctx context.Context) error {
 		Client: p.status, Events: mgr.GetEventRecorder("capstan"), Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
 		Approvals: p.approvals, Ceiling: p.ceiling,
 	}
-	turns.Executors = &controller.ExecutorReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: p.now, Namespace: o.Namespace, Turns: turns}
+	turns.Executors = &controller.ExecutorReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: p.local, Namespace: o.Namespace, Turns: turns}
 	if o.has(RoleExecutor) {
 		turns.Executors.Self = o.ExecutorName
 	}

@@ -2,6 +2,8 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -45,11 +47,14 @@ var (
 	purged = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "capstan_journals_purged_total", Help: "Journals of deleted turns and sessions that were purged.",
 	})
+	clockOffset = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "capstan_clock_offset_seconds", Help: "How far the clock of the API server is ahead of that of this machine.",
+	})
 	journals = &journalSize{}
 )
 
 func init() {
-	metrics.Registry.MustRegister(Running, ended, duration, modelRequests, modelRetries, tokens, toolCalls, contextWarnings, compactions, parked, purged, journals)
+	metrics.Registry.MustRegister(Running, ended, duration, modelRequests, modelRetries, tokens, toolCalls, contextWarnings, compactions, parked, purged, clockOffset, journals)
 }
 
 // Ended counts a Turn that has ended, once its status is written; result is nil for one that was not run.
@@ -73,6 +78,9 @@ func Ended(t *v1alpha1.Turn, result *turn.Result) {
 		tokens.WithLabelValues(s.Provider, s.Model, "output").Add(float64(s.Usage.OutputTokens))
 	}
 }
+
+// ClockOffset notes how far the clock of the API server is ahead of that of this machine.
+func ClockOffset(d time.Duration) { clockOffset.Set(d.Seconds()) }
 
 // Parked counts a Turn that waits for people or for the Turns of sub-agents, once its status is written.
 func Parked(t *v1alpha1.Turn) { parked.WithLabelValues(t.StateReason()).Inc() }

@@ -112,7 +112,7 @@ func Await(t *v1alpha1.Turn, names []string) {
 	}
 }
 
-// Parked is how long a Turn has waited for decisions. Its deadline is later by that.
+// Parked is how long a Turn has waited for decisions, at most as long as it is since its start. Its deadline is later by that.
 func Parked(t *v1alpha1.Turn, now time.Time) time.Duration { return parked(&t.Status, now) }
 
 func parked(s *v1alpha1.TurnStatus, now time.Time) time.Duration {
@@ -120,7 +120,27 @@ func parked(s *v1alpha1.TurnStatus, now time.Time) time.Duration {
 	if s.ParkedTime != nil {
 		total += max(0, now.Sub(s.ParkedTime.Time))
 	}
+	if s.StartTime != nil {
+		total = min(total, max(0, now.Sub(s.StartTime.Time)))
+	}
 	return total
+}
+
+// Left is how much of its time limit a Turn has left; it is 0 or less for one whose time is over. It is never more than the
+// limit, also where a clock was wrong when the Turn started.
+func Left(t *v1alpha1.Turn, limit time.Duration, now time.Time) time.Duration {
+	if t.Status.StartTime == nil {
+		return limit
+	}
+	return limit - max(0, now.Sub(t.Status.StartTime.Time)-Parked(t, now))
+}
+
+// Start notes that a Turn has started, unless it had before. A start that has not come yet, by a clock that was wrong, is now: else
+// the Turn would have its whole time and what is missing until then.
+func Start(t *v1alpha1.Turn, now time.Time) {
+	if start := t.Status.StartTime; start == nil || start.After(now) {
+		t.Status.StartTime = new(metav1.NewMicroTime(now))
+	}
 }
 
 // unpark ends all that a Turn waits for, and keeps how long it has waited.

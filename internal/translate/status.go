@@ -66,6 +66,9 @@ func End(t *v1alpha1.Turn, status metav1.ConditionStatus, reason, message string
 	message = cutJSON(message, maxMessageBytes)
 	unpark(&t.Status, now)
 	t.Status.ObservedGeneration = t.Generation
+	if start := t.Status.StartTime; start != nil && start.After(now) {
+		now = start.Time // by a clock that was wrong: a Turn does not end before it starts
+	}
 	completion := metav1.NewMicroTime(now)
 	t.Status.CompletionTime = &completion
 	if t.Status.StartTime != nil {

@@ -1,0 +1,262 @@
+package apiclock
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+)
+
+// epoch is when the tests begin, by the clock that is right.
+var epoch = time.Date(2026, 6, 11, 15, 4, 5, 300_000_000, time.UTC)
+
+// world is a machine and API servers, with clocks that are wrong by any amount.
+type world struct {
+	*Clock
+	// passed is the time since the start, and local by how much the clock of the machine is wrong.
+	passed, local time.Duration
+	// speed is by how much the clock of the machine goes too fast, in parts per million.
+	speed time.Duration
+	// offsets are those that were observed, and lines were logged.
+	offsets []time.Duration
+	lines   []string
+}
+
+func newWorld(local time.Duration) *world {
+	w := &world{local: local}
+	log := funcr.New(func(_, args string) { w.lines = append(w.lines, args) }, funcr.Options{})
+	w.Clock = New(w.machine, func(d time.Duration) { w.offsets = append(w.offsets, d) }, log)
+	return w
+}
+
+func (w *world) machine() time.Time {
+	return epoch.Add(w.passed + w.local + w.passed/1_000_000*w.speed)
+}
+
+// right is the right time.
+func (w *world) right() time.Time { return epoch.Add(w.passed) }
+
+// ask sends a request to an API server whose clock is wrong, after a wait.
+func (w *world) ask(wait, thither, back, wrong time.Duration) {
+	w.passed += wait
+	sent := w.Local()
+	w.passed += thither
+	date := w.right().Add(wrong).Truncate(time.Second)
+	w.passed += back
+	w.Sample(date, sent, w.Local())
+}
+
+// off is by how much the clock differs from the right time.
+func (w *world) off() time.Duration { return w.Now().Sub(w.right()) }
+
+func TestTheTimeIsThatOfTheAPIServer(t *testing.T) {
+	for name, local := range map[string]time.Duration{"right": 0, "ahead": 10 * time.Minute, "behind": -10 * time.Minute, "of another century": -60 * 365 * 24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(local)
+			if got := w.off(); got != local {
+				t.Fatalf("before the first response the clock is off by %s, want the clock of the machine, which is off by %s", got, local)
+			}
+			w.ask(0, 10*time.Millisecond, 10*time.Millisecond, 0)
+			if got := w.off(); got.Abs() > time.Second {
+				t.Fatalf("after one response the clock is off by %s, want at most 1s", got)
+			}
+			for range 50 {
+				w.ask(1370*time.Millisecond, 5*time.Millisecond, 5*time.Millisecond, 0)
+			}
+			if got := w.off(); got.Abs() > 100*time.Millisecond {
+				t.Errorf("after many responses the clock is off by %s, want at most 100ms", got)
+			}
+			if got := w.off(); local == 0 && got != 0 {
+				t.Errorf("a clock that is right was set by %s", got)
+			}
+		})
+	}
+}
+
+// TestNothingMovesTheClockFar: whatever the delays are, the clock is never further off than a response can tell.
+func TestNothingMovesTheClockFar(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		upTo := func(d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
+		w := newWorld(upTo(2*time.Hour) - time.Hour)
+		w.speed = time.Duration(r.IntN(200) - 100)
+		w.ask(0, time.Millisecond, time.Millisecond, 0)
+		last := w.Now()
+		for range 300 {
+			w.ask(upTo(20*time.Second), upTo(200*time.Millisecond), upTo(200*time.Millisecond), 0)
+			now := w.Now()
+			if now.Before(last) {
+				t.Fatalf("seed %d: the time went back from %s to %s", seed, last, now)
+			}
+			last = now
+			if off := w.off(); off.Abs() > 1200*time.Millisecond {
+				t.Fatalf("seed %d: off by %s", seed, off)
+			}
+		}
+	}
+}
+
+// TestAPIServersThatDiffer a little are one clock: the time stays between theirs.
+func TestAPIServersThatDiffer(t *testing.T) {
+	w := newWorld(time.Hour)
+	for i := range 200 {
+		w.ask(730*time.Millisecond, time.Millisecond, time.Millisecond, time.Duration(i%2)*400*time.Millisecond)
+		if off := w.off(); i > 20 && (off < -50*time.Millisecond || off > 450*time.Millisecond) {
+			t.Fatalf("response %d: off by %s, want a time between those of the servers", i, off)
+		}
+	}
+}
+
+func TestAServerWhoseClockIsWrong(t *testing.T) {
+	for name, wrong := range map[string]time.Duration{"ahead": 10 * time.Minute, "behind": -10 * time.Minute, "at the beginning of time": -56 * 365 * 24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(0)
+			w.ask(0, time.Millisecond, time.Millisecond, 0)
+			for range 20 {
+				w.ask(time.Second, time.Millisecond, time.Millisecond, wrong)
+				w.ask(time.Second, time.Millisecond, time.Millisecond, 0)
+			}
+			if off := w.off(); off.Abs() > time.Second {
+				t.Errorf("one of two servers sets the clock off by %s, want that the other is believed, which was there first", off)
+			}
+		})
+	}
+}
+
+// TestABurstOfWrongDates is not believed at once, however long.
+func TestABurstOfWrongDates(t *testing.T) {
+	w := newWorld(0)
+	w.ask(0, time.Millisecond, time.Millisecond, 0)
+	for range 100 {
+		w.ask(10*time.Millisecond, time.Millisecond, time.Millisecond, time.Hour)
+	}
+	if off := w.off(); off.Abs() > time.Second {
+		t.Errorf("off by %s after a second of wrong dates", off)
+	}
+}
+
+// TestAClockThatJumps, of the machine or of the API server, is followed, and the time never goes back.
+func TestAClockThatJumps(t *testing.T) {
+	for name, tc := range map[string]struct{ local, server time.Duration }{
+		"the machine is set forward":            {10 * time.Minute, 0},
+		"the machine is set back":               {-10 * time.Minute, 0},
+		"the server is set forward":             {0, 10 * time.Minute},
+		"the server is set back":                {0, -10 * time.Minute},
+		"both are set, as by one administrator": {-3 * time.Minute, -3 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(0)
+			for range 5 {
+				w.ask(2*time.Second, time.Millisecond, time.Millisecond, 0)
+			}
+			last := w.Now()
+			w.local = tc.local
+			for i := range 1000 {
+				w.ask(2*time.Second, time.Millisecond, time.Millisecond, tc.server)
+				now := w.Now()
+				if now.Before(last) {
+					t.Fatalf("response %d: the time went back from %s to %s", i, last, now)
+				}
+				last = now
+			}
+			if off := w.off() - tc.server; off.Abs() > time.Second {
+				t.Errorf("in the end the clock differs from the server's by %s", off)
+			}
+		})
+	}
+}
+
+// TestTimeThatWasSetBackPassesSlowly, and not not at all: what waits for it must not wait without end.
+func TestTimeThatWasSetBackPassesSlowly(t *testing.T) {
+	w := newWorld(0)
+	w.ask(0, 0, 0, 0)
+	for range 10 {
+		w.ask(2*time.Second, 0, 0, -time.Hour)
+	}
+	before := w.Now()
+	w.passed += time.Minute
+	if got := w.Now().Sub(before); got != 30*time.Second {
+		t.Errorf("in a minute the clock goes on by %s, want 30s", got)
+	}
+}
+
+func TestPeopleAreTold(t *testing.T) {
+	w := newWorld(-30 * time.Second)
+	for range 100 {
+		w.ask(time.Second, time.Millisecond, time.Millisecond, 0)
+	}
+	if len(w.lines) != 1 || !strings.Contains(w.lines[0], "differs from that of the API server") || !strings.Contains(w.lines[0], `"offsetSeconds"=`) {
+		t.Errorf("logged %q, want one warning with the figure", w.lines)
+	}
+	if len(w.offsets) != 100 || (w.offsets[99]-30*time.Second).Abs() > time.Second {
+		t.Errorf("observed %d offsets, the last %s; want 100, the last about 30s", len(w.offsets), w.offsets[len(w.offsets)-1])
+	}
+	w.passed += warnAgain
+	w.ask(0, time.Millisecond, time.Millisecond, 0)
+	if len(w.lines) != 2 {
+		t.Errorf("%d warnings, want another one after a while", len(w.lines))
+	}
+	small := newWorld(-900 * time.Millisecond)
+	for range 100 {
+		small.ask(time.Second, time.Millisecond, time.Millisecond, 0)
+	}
+	if len(small.lines) != 0 {
+		t.Errorf("logged %q of a clock that is nearly right", small.lines)
+	}
+}
+
+// TestTheTransport takes in what an API server says, and nothing else.
+func TestTheTransport(t *testing.T) {
+	ahead := time.Now().Add(time.Hour).UTC().Format(http.TimeFormat)
+	for name, tc := range map[string]struct {
+		reason string
+		status int
+		header map[string]string
+		want   bool
+	}{
+		"a response":          {"it has the time", http.StatusOK, map[string]string{"Date": ahead}, true},
+		"a refusal":           {"the API server has written it, too", http.StatusForbidden, map[string]string{"Date": ahead}, true},
+		"no date":             {"a proxy may take it away", http.StatusOK, map[string]string{"Date": ""}, false},
+		"garbage":             {"it is no date", http.StatusOK, map[string]string{"Date": "soon"}, false},
+		"out of a cache":      {"it is of an earlier time", http.StatusOK, map[string]string{"Date": ahead, "Age": "3"}, false},
+		"a proxy that cannot": {"the date is the proxy's", http.StatusBadGateway, map[string]string{"Date": ahead}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				for k, v := range tc.header {
+					w.Header()[k] = nil
+					if v != "" {
+						w.Header().Set(k, v)
+					}
+				}
+				w.WriteHeader(tc.status)
+			}))
+			defer server.Close()
+			c := New(time.Now, nil, logr.Discard())
+			response, err := (&http.Client{Transport: c.Wrap(http.DefaultTransport)}).Get(server.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			if moved := time.Until(c.Now()) > 30*time.Minute; moved != tc.want || response.StatusCode != tc.status {
+				t.Errorf("the clock has moved: %t, want %t: %s", moved, tc.want, tc.reason)
+			}
+		})
+	}
+	t.Run("no response", func(t *testing.T) {
+		c := New(time.Now, nil, logr.Discard())
+		response, err := (&http.Client{Transport: c.Wrap(http.DefaultTransport)}).Get("http://127.0.0.1:1")
+		if err == nil {
+			response.Body.Close()
+			t.Fatal("there is an answer")
+		}
+		if off := time.Until(c.Now()).Abs(); off > time.Minute {
+			t.Errorf("the clock is off by %s", off)
+		}
+	})
+}

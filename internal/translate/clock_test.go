@@ -1,0 +1,64 @@
+package translate_test
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// TestTimeOfATurn, whatever clocks have written: a Turn never has more than its limit, and never ends before it starts.
+func TestTimeOfATurn(t *testing.T) {
+	noon := time.Date(2026, 6, 11, 12, 0, 0, 0, time.UTC)
+	at := func(d time.Duration) *metav1.MicroTime { return new(metav1.NewMicroTime(noon.Add(d))) }
+	for name, tc := range map[string]struct {
+		reason   string
+		status   v1alpha1.TurnStatus
+		left     time.Duration
+		duration int64
+	}{
+		"a start just now":           {"all is left", v1alpha1.TurnStatus{StartTime: at(0)}, time.Minute, 0},
+		"a start before":             {"the rest is left", v1alpha1.TurnStatus{StartTime: at(-20 * time.Second)}, 40 * time.Second, 20_000},
+		"a start long before":        {"its time is over", v1alpha1.TurnStatus{StartTime: at(-10 * time.Minute)}, -9 * time.Minute, 600_000},
+		"a start to come":            {"no more than all is left", v1alpha1.TurnStatus{StartTime: at(10 * time.Minute)}, time.Minute, 0},
+		"parked":                     {"that does not count", v1alpha1.TurnStatus{StartTime: at(-50 * time.Second), ParkedMilliseconds: 20_000}, 30 * time.Second, 50_000},
+		"parked still":               {"that does not count", v1alpha1.TurnStatus{StartTime: at(-50 * time.Second), ParkedMilliseconds: 20_000, ParkedTime: at(-10 * time.Second)}, 40 * time.Second, 50_000},
+		"parked from a time to come": {"it has not begun", v1alpha1.TurnStatus{StartTime: at(-20 * time.Second), ParkedTime: at(10 * time.Minute)}, 40 * time.Second, 20_000},
+		"parked for longer than it is": {
+			"it has not waited before its start", v1alpha1.TurnStatus{StartTime: at(-20 * time.Second), ParkedTime: at(-10 * time.Minute)}, time.Minute, 20_000,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			turn := &v1alpha1.Turn{Status: tc.status}
+			if got := translate.Left(turn, time.Minute, noon); got != tc.left {
+				t.Errorf("%s are left, want %s: %s", got, tc.left, tc.reason)
+			}
+			translate.End(turn, metav1.ConditionTrue, v1alpha1.TurnReasonCompleted, "done", noon)
+			if got := *turn.Status.DurationMilliseconds; got != tc.duration || turn.Status.CompletionTime.Before(turn.Status.StartTime) {
+				t.Errorf("it took %d ms, from %s to %s; want %d ms", got, turn.Status.StartTime, turn.Status.CompletionTime, tc.duration)
+			}
+		})
+	}
+}
+
+// TestStart keeps the start that there was, unless that has not come yet.
+func TestStart(t *testing.T) {
+	noon := time.Date(2026, 6, 11, 12, 0, 0, 0, time.UTC)
+	for name, tc := range map[string]struct{ before, want time.Duration }{
+		"before":  {-time.Minute, -time.Minute},
+		"to come": {time.Hour, 0},
+	} {
+		turn := &v1alpha1.Turn{}
+		turn.Status.StartTime = new(metav1.NewMicroTime(noon.Add(tc.before)))
+		if translate.Start(turn, noon); turn.Status.StartTime.Sub(noon) != tc.want {
+			t.Errorf("%s: started at %s, want %s", name, turn.Status.StartTime, noon.Add(tc.want))
+		}
+	}
+	turn := &v1alpha1.Turn{}
+	if translate.Start(turn, noon); !turn.Status.StartTime.Time.Equal(noon) {
+		t.Errorf("a Turn that has not started started at %s, want now", turn.Status.StartTime)
+	}
+}

@@ -1,0 +1,52 @@
+package controller_test
+
+import (
+	"context"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+// skewed is a machine whose clock is wrong.
+func skewed(by time.Duration) func(*manager.Options) {
+	return func(o *manager.Options) {
+		o.Hooks.Clock = func() time.Time { return time.Now().Add(by) }
+	}
+}
+
+var _ = Describe("Managers whose clocks are wrong", func() {
+	// handedOver runs a Turn whose model hangs, first by one clock and then by another.
+	handedOver := func(ctx context.Context, first, second time.Duration) {
+		s := newStage(ctx, `rules: [{fault: {hang: BeforeHeaders}}]`)
+		m := s.run(skewed(first))
+		s.create(ctx, s.basics()...)
+		begin := time.Now()
+		s.create(ctx, newTurn("slow", timeout(10)))
+		s.inFlight(ctx, 1)
+		running := time.Now()
+		m.stop()
+		s.inFlight(ctx, 0)
+		o := m.options
+		skewed(second)(&o)
+		again := start(o)
+		t := s.reaches(ctx, "slow", v1alpha1.TurnReasonDeadlineExceeded)
+		Expect(*t.Status.DurationMilliseconds).To(BeNumerically("~", 10_000, 3000), "the Turn has 10 seconds, however wrong the clocks are")
+		Expect(t.Status.StartTime.Time).To(BeTemporally(">", begin.Add(-2*time.Second)), "by the clock of the API server, which is right")
+		Expect(t.Status.StartTime.Time).To(BeTemporally("<", running.Add(2*time.Second)), "by the clock of the API server, which is right")
+		Expect(t.Status.CompletionTime.Time).To(BeTemporally("~", time.Now(), 4*time.Second))
+		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
+		Expect(again.logs.String()).To(ContainSubstring("the clock of this machine differs from that of the API server"))
+	}
+
+	It("give a Turn its time: bound by one that is ahead, run on by one that is behind", func(ctx SpecContext) {
+		handedOver(ctx, 10*time.Minute, -10*time.Minute)
+	}, SpecTimeout(2*patience))
+
+	It("give a Turn its time: bound by one that is behind, run on by one that is ahead", func(ctx SpecContext) {
+		handedOver(ctx, -10*time.Minute, 10*time.Minute)
+	}, SpecTimeout(2*patience))
+})
