@@ -128,7 +128,8 @@ type ToolPolicy struct {
 	// +kubebuilder:default=Parallel
 	Execution ToolExecution `json:"execution,omitempty"`
 
-	// effects is Any (the default), or ReadOnly, which refuses calls of all tools that are not known to be read-only.
+	// effects is Any (the default), or ReadOnly, which refuses calls of all tools that their ToolServers do not
+	// declare ReadOnly.
 	// +optional
 	// +kubebuilder:default=Any
 	Effects AllowedEffects `json:"effects,omitempty"`

@@ -102,8 +102,8 @@ type ToolServerSpec struct {
 	// +kubebuilder:validation:Maximum=60
 	ConnectTimeoutSeconds int32 `json:"connectTimeoutSeconds,omitempty"`
 
-	// tools says what Capstan may assume of tools, at most 256 of them. It wins over what the server says; what is left out
-	// here is left to the server, and tools that are not listed can be used too.
+	// tools says what Capstan may assume of tools, at most 256 of them. Tools that are not listed can be used too, and are
+	// Destructive: the server's own hints grant nothing.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -131,14 +131,15 @@ type ToolDeclaration struct {
 	Name string `json:"name"`
 
 	// effect of a call. ReadOnly: it changes nothing; Idempotent: made twice, it changes no more than made once; Destructive: it
-	// must not be made twice. Default: what the server says, else Destructive. After a restart, and after a time-out, only calls
-	// of the first two may be made again.
+	// must not be made twice. Default: Destructive, whatever the server says. A hint of the server that contradicts ReadOnly or
+	// Idempotent makes the tool Destructive, too. After a restart, and after a time-out, only calls of the first two may be made
+	// again.
 	// +optional
 	Effect ToolEffect `json:"effect,omitempty"`
 
 	// role of the tool. WebSearch: it looks things up on the web, and is refused where a Turn's webMode is Off; LocalSearch: it
 	// looks things up in what the organisation has; ContextPack: it is not offered to the model but called before, with the
-	// message and topK, and its result fills the context; Other (the default).
+	// message and topK, and its result fills the context, which needs the effect ReadOnly; Other (the default).
 	// +optional
 	Role ToolRole `json:"role,omitempty"`
 
@@ -216,7 +217,8 @@ type DiscoveredTool struct {
 	// +kubebuilder:validation:MaxLength=256
 	Description string `json:"description,omitempty"`
 
-	// effect of a call, ReadOnly, Idempotent or Destructive: what the spec says, else the server's own word, else Destructive.
+	// effect of a call, ReadOnly, Idempotent or Destructive: what the spec declares, else Destructive. It is Destructive also where
+	// the server's hints contradict the spec; the message of the condition Ready says so.
 	// +required
 	Effect ToolEffect `json:"effect"`
 

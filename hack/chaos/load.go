@@ -55,7 +55,7 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 		&v1alpha1.ModelProvider{ObjectMeta: meta, Spec: provider},
 		&v1alpha1.ModelProvider{ObjectMeta: metav1.ObjectMeta{Name: agentNarrow, Namespace: phase}, Spec: narrow},
 		&v1alpha1.ToolServer{ObjectMeta: meta, Spec: v1alpha1.ToolServerSpec{
-			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: r.toolsURL}, ConnectTimeoutSeconds: 30,
+			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: r.toolsURL}, ConnectTimeoutSeconds: 30, Tools: declarations(),
 		}},
 		&v1alpha1.PromptProfile{ObjectMeta: meta, Spec: v1alpha1.PromptProfileSpec{
 			ID: objectName, Version: "1.0.0", Instructions: "Do as you are told.",

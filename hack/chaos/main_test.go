@@ -150,7 +150,7 @@ func TestTheToolServerCountsByKey(t *testing.T) {
 	t.Cleanup(servers.Close)
 	object := &v1alpha1.ToolServer{
 		ObjectMeta: metav1.ObjectMeta{Name: objectName, Namespace: "n", UID: "uid"},
-		Spec:       v1alpha1.ToolServerSpec{Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: web.URL}},
+		Spec:       v1alpha1.ToolServerSpec{Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: web.URL}, Tools: declarations()},
 	}
 	tools, err := servers.Tools(t.Context(), object)
 	if err != nil {

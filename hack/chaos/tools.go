@@ -12,6 +12,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/mcp"
 )
 
@@ -51,7 +52,16 @@ func newToolServer(slowest time.Duration) *toolServer {
 	return s
 }
 
-// add adds a tool. What it may do to the world is what its annotations say.
+// declarations are what the ToolServer says of the effects of the tools.
+func declarations() []v1alpha1.ToolDeclaration {
+	return []v1alpha1.ToolDeclaration{
+		{Name: toolCount, Effect: v1alpha1.ToolEffectDestructive},
+		{Name: toolWipe, Effect: v1alpha1.ToolEffectDestructive},
+		{Name: toolLook, Effect: v1alpha1.ToolEffectReadOnly},
+	}
+}
+
+// add adds a tool.
 func (s *toolServer) add(server *sdk.Server, name, description string, hints *sdk.ToolAnnotations) {
 	tool := &sdk.Tool{Name: name, Description: description, Annotations: hints}
 	sdk.AddTool(server, tool, func(ctx context.Context, r *sdk.CallToolRequest, a callArguments) (*sdk.CallToolResult, any, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
 const (
@@ -102,9 +103,10 @@ func asked(s *v1alpha1.ToolServer) bool {
 
 // discovered are the tools of a server by its status, and those of which it says that no model can be offered them.
 func discovered(s *v1alpha1.ToolServer) (tools, unusable []tool.Tool) {
-	for _, t := range s.Status.Tools {
+	for i := range s.Status.Tools {
+		t := &s.Status.Tools[i]
 		one := tool.Tool{
-			Tool: prompt.Tool{Name: t.Name, Description: t.Description}, Effect: tool.Effect(t.Effect), Role: tool.Role(t.Role),
+			Tool: prompt.Tool{Name: t.Name, Description: t.Description}, Effect: toolservers.KnownEffect(s, t), Role: tool.Role(t.Role),
 		}
 		if t.Unusable != "" {
 			unusable = append(unusable, one)

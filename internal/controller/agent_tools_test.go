@@ -17,8 +17,13 @@ import (
 // newServer is a ToolServer that has answered with these tools.
 func newServer(name string, tools ...v1alpha1.DiscoveredTool) *v1alpha1.ToolServer {
 	found := metav1.NewTime(now)
+	var declared []v1alpha1.ToolDeclaration // a status grants no effect that the spec does not declare
+	for _, t := range tools {
+		declared = append(declared, v1alpha1.ToolDeclaration{Name: t.Name, Effect: t.Effect, Role: t.Role})
+	}
 	return &v1alpha1.ToolServer{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, Generation: 1},
+		Spec:       v1alpha1.ToolServerSpec{Tools: declared},
 		Status: v1alpha1.ToolServerStatus{
 			ObservedGeneration: 1, LastDiscoveryTime: &found, ToolCount: int32(len(tools)), Tools: tools,
 			Conditions: []metav1.Condition{readyAs(metav1.ConditionTrue, v1alpha1.ReasonReady)},

@@ -131,7 +131,7 @@ func readinessOf(s *v1alpha1.ToolServer) string {
 func TestToolsOfAServer(t *testing.T) {
 	d := newDesk(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
 		s.Spec.Tools = []v1alpha1.ToolDeclaration{
-			{Name: "search", Role: v1alpha1.ToolRoleLocalSearch}, {Name: "close", Effect: v1alpha1.ToolEffectIdempotent}, {Name: "serach"},
+			{Name: "search", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleLocalSearch}, {Name: "close", Effect: v1alpha1.ToolEffectIdempotent}, {Name: "serach"},
 		}
 	})
 	d.add("search", "Finds\ntickets.\x1b[31m "+strings.Repeat("ü", 300), &mcp.ToolAnnotations{ReadOnlyHint: true})
@@ -161,6 +161,40 @@ func TestToolsOfAServer(t *testing.T) {
 	}
 	if again, _ := d.looks(t, time.Minute); again.ResourceVersion != s.ResourceVersion {
 		t.Error("a look that found nothing new has written")
+	}
+}
+
+// TestARemarkOnEffects says where a server and its spec differ, and what to write.
+func TestARemarkOnEffects(t *testing.T) {
+	d := newDesk(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
+		s.Spec.Tools = []v1alpha1.ToolDeclaration{
+			{Name: "find", Role: v1alpha1.ToolRoleContextPack}, {Name: "wipe", Effect: v1alpha1.ToolEffectReadOnly},
+			{Name: "known", Effect: v1alpha1.ToolEffectDestructive}, {Name: "sum", Effect: v1alpha1.ToolEffectReadOnly},
+		}
+	})
+	read := &mcp.ToolAnnotations{ReadOnlyHint: true}
+	d.add("find", "", read)
+	d.add("get", "", read)
+	d.add("note", "", &mcp.ToolAnnotations{IdempotentHint: true, DestructiveHint: new(false)})
+	d.add("wipe", "", &mcp.ToolAnnotations{DestructiveHint: new(true)})
+	d.add("known", "", read)
+	d.add("sum", "", read)
+	d.add("plain", "", nil)
+	s, _ := d.looks(t, 0)
+	const want = `True Ready: the server answers; ` +
+		`the server claims that "find", "get" is ReadOnly, and spec.tools does not declare it, so it counts as Destructive: ` +
+		`if the claim is true, write {name: find, effect: ReadOnly} to spec.tools, and so for each; ` +
+		`the server claims that "note" is Idempotent, and spec.tools does not declare it, so it counts as Destructive: ` +
+		`if the claim is true, write {name: note, effect: Idempotent} to spec.tools, and so for each; ` +
+		`the server's hints contradict the effect that spec.tools declares of "wipe", which counts as Destructive: declare it so, or correct the server's annotations; ` +
+		`the context pack "find" is not called, because its effect is not ReadOnly: declare effect: ReadOnly in spec.tools if it only reads`
+	if got := readinessOf(s); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+	for _, x := range s.Status.Tools {
+		if want := map[bool]v1alpha1.ToolEffect{true: v1alpha1.ToolEffectReadOnly, false: v1alpha1.ToolEffectDestructive}[x.Name == "sum"]; x.Effect != want {
+			t.Errorf("%s is %s, want %s", x.Name, x.Effect, want)
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ func discover(s *v1alpha1.ToolServer, listing toolservers.Listing, now time.Time
 		found := metav1.NewTime(now)
 		s.Status.LastDiscoveryTime = &found
 	}
-	return strings.Join(append([]string{"the server answers"}, remarks(s, listing.Tools)...), "; ")
+	return strings.Join(append([]string{"the server answers"}, remarks(s, listing)...), "; ")
 }
 
 // unusable says why no model can be offered a tool; nothing if one can. Of several things that are wrong with a schema any may be
@@ -63,7 +63,8 @@ func unusable(t tool.Tool, hash string, before v1alpha1.DiscoveredTool) string {
 }
 
 // remarks are what people should know of the tools of a server that answers.
-func remarks(s *v1alpha1.ToolServer, tools []tool.Tool) []string {
+func remarks(s *v1alpha1.ToolServer, listing toolservers.Listing) []string {
+	tools := listing.Tools
 	var unknown, all []string
 	for _, d := range s.Spec.Tools {
 		if !slices.ContainsFunc(tools, func(t tool.Tool) bool { return t.Name == d.Name }) {
@@ -77,8 +78,47 @@ func remarks(s *v1alpha1.ToolServer, tools []tool.Tool) []string {
 	if len(offered.Unusable) > 0 {
 		all = append(all, "no model can be offered "+quoted(offered.Unusable)+": status.tools[].unusable says why")
 	}
+	all = append(all, effectRemarks(s, listing)...)
 	if len(tools) > maxDiscovered {
 		all = append(all, fmt.Sprintf("status.tools lists the first %d of its tools", maxDiscovered))
+	}
+	return all
+}
+
+// effectRemarks say where the server and the spec differ about the effects of tools, and what to write.
+func effectRemarks(s *v1alpha1.ToolServer, listing toolservers.Listing) []string {
+	declared := map[string]v1alpha1.ToolDeclaration{}
+	for _, d := range s.Spec.Tools {
+		declared[d.Name] = d
+	}
+	claimed, contradicted := map[tool.Effect][]string{}, []string{}
+	var packs []string
+	for _, t := range listing.Tools {
+		d := declared[t.Name]
+		claim := listing.Hints[t.Name].Claims()
+		switch {
+		case d.Effect == "" && claim != tool.Destructive:
+			claimed[claim] = append(claimed[claim], t.Name)
+		case d.Effect != "" && tool.Effect(d.Effect) != t.Effect:
+			contradicted = append(contradicted, t.Name)
+		}
+		if t.Role == tool.ContextPack && t.Effect != tool.ReadOnly {
+			packs = append(packs, t.Name)
+		}
+	}
+	var all []string
+	for _, effect := range []tool.Effect{tool.ReadOnly, tool.Idempotent} {
+		if names := claimed[effect]; len(names) > 0 {
+			all = append(all, fmt.Sprintf("the server claims that %s is %s, and spec.tools does not declare it, so it counts as Destructive: "+
+				"if the claim is true, write {name: %s, effect: %s} to spec.tools, and so for each", quoted(names), effect, names[0], effect))
+		}
+	}
+	if len(contradicted) > 0 {
+		all = append(all, "the server's hints contradict the effect that spec.tools declares of "+quoted(contradicted)+
+			", which counts as Destructive: declare it so, or correct the server's annotations")
+	}
+	if len(packs) > 0 {
+		all = append(all, "the context pack "+quoted(packs)+" is not called, because its effect is not ReadOnly: declare effect: ReadOnly in spec.tools if it only reads")
 	}
 	return all
 }

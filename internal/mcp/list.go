@@ -45,8 +45,8 @@ type Tool struct {
 	Name, Description string
 	// Schema is the JSON Schema of the arguments, compact; an object of anything where the server gives none that is one.
 	Schema json.RawMessage
-	// Effect that the server's hints amount to; Destructive without any.
-	Effect tool.Effect
+	// Hints of the server on the tool's effect.
+	Hints tool.Hints
 }
 
 // anything is the schema of arguments of which nothing is known.
@@ -141,7 +141,9 @@ func (l *Listing) finish() *Listing {
 	h := sha256.New()
 	h.Write(fmt.Appendf(nil, "%q %q %q", l.ServerName, l.ServerVersion, l.ProtocolVersion))
 	for _, t := range l.Tools {
-		h.Write(fmt.Appendf(nil, "%q %q %q %q", t.Name, t.Description, t.Schema, t.Effect))
+		destroys := t.Hints.Destructive
+		h.Write(fmt.Appendf(nil, "%q %q %q %t %t %t %t", t.Name, t.Description, t.Schema, t.Hints.ReadOnly, t.Hints.Idempotent,
+			destroys != nil, destroys != nil && *destroys))
 	}
 	h.Sum(l.hash[:0])
 	return l
@@ -157,19 +159,13 @@ func (c *Client) tool(t wireTool) Tool {
 	if description = c.redactor.Whole(strings.ToValidUTF8(description, "\uFFFD")); len(description) > MaxDescription {
 		description = strings.ToValidUTF8(description[:MaxDescription], "") + "..."
 	}
-	kept := Tool{Name: t.Name, Description: description, Schema: anything, Effect: tool.Destructive}
+	kept := Tool{Name: t.Name, Description: description, Schema: anything}
 	var schema bytes.Buffer
 	if err := json.Compact(&schema, []byte(c.redactor.Whole(string(t.InputSchema)))); err == nil && bytes.HasPrefix(schema.Bytes(), []byte("{")) {
 		kept.Schema = slices.Clone(schema.Bytes()) // what was no JSON without a credential is like no schema
 	}
 	if hints := t.Annotations; hints != nil {
-		switch {
-		case hints.ReadOnly:
-			kept.Effect = tool.ReadOnly
-		case hints.Idempotent && hints.Destructive != nil && !*hints.Destructive:
-			// Without a word on it, a tool is destructive: so says the protocol.
-			kept.Effect = tool.Idempotent
-		}
+		kept.Hints = tool.Hints{ReadOnly: hints.ReadOnly, Idempotent: hints.Idempotent, Destructive: hints.Destructive}
 	}
 	return kept
 }

@@ -34,8 +34,8 @@ func TestDiscover(t *testing.T) {
 				t.Errorf("server %q %q, protocol %q", l.ServerName, l.ServerVersion, l.ProtocolVersion)
 			}
 			want := []mcp.Tool{
-				{Name: "a", Description: "Does a.", Schema: json.RawMessage(`{"type":"object","properties":{"z":{"type":"integer"},"a":{"maximum":12345678901234567890}}}`), Effect: tool.Destructive},
-				{Name: "b", Schema: json.RawMessage(`{"type":"object"}`), Effect: tool.Destructive},
+				{Name: "a", Description: "Does a.", Schema: json.RawMessage(`{"type":"object","properties":{"z":{"type":"integer"},"a":{"maximum":12345678901234567890}}}`)},
+				{Name: "b", Schema: json.RawMessage(`{"type":"object"}`)},
 			}
 			if diff := cmp.Diff(want, l.Tools); diff != "" {
 				t.Errorf("tools by name, with their schemas as they are: -want +got:\n%s", diff)
@@ -44,33 +44,27 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-func TestEffects(t *testing.T) {
-	for name, tc := range map[string]struct {
-		reason string
-		hints  *sdk.ToolAnnotations
-		want   tool.Effect
-	}{
-		"none":                        {"what nobody knows may do harm", nil, tool.Destructive},
-		"empty":                       {"a title says nothing of it", &sdk.ToolAnnotations{Title: "T"}, tool.Destructive},
-		"read-only":                   {"", &sdk.ToolAnnotations{ReadOnlyHint: true}, tool.ReadOnly},
-		"read-only, said to destroy":  {"the other hints mean nothing beside it", &sdk.ToolAnnotations{ReadOnlyHint: true, DestructiveHint: new(true)}, tool.ReadOnly},
-		"idempotent, not destructive": {"", &sdk.ToolAnnotations{IdempotentHint: true, DestructiveHint: new(false)}, tool.Idempotent},
-		"idempotent":                  {"destructive by default, says the protocol", &sdk.ToolAnnotations{IdempotentHint: true}, tool.Destructive},
-		"idempotent, destructive":     {"", &sdk.ToolAnnotations{IdempotentHint: true, DestructiveHint: new(true)}, tool.Destructive},
-		"not destructive":             {"it adds something each time", &sdk.ToolAnnotations{DestructiveHint: new(false)}, tool.Destructive},
+// TestHints are what the server says. Of whether a tool destroys something, nothing is not false.
+func TestHints(t *testing.T) {
+	for annotations, want := range map[string]tool.Hints{
+		``:                                     {},
+		`,"annotations":null`:                  {},
+		`,"annotations":{"title":"T"}`:         {},
+		`,"annotations":{"readOnlyHint":true}`: {ReadOnly: true},
+		`,"annotations":{"readOnlyHint":false,"idempotentHint":true,"destructiveHint":true}`: {Idempotent: true, Destructive: new(true)},
+		`,"annotations":{"idempotentHint":false,"destructiveHint":false}`:                    {Destructive: new(false)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := serve(t, nil, func(s *sdk.Server) {
-				s.AddTool(&sdk.Tool{Name: "a", InputSchema: json.RawMessage(`{"type":"object"}`), Annotations: tc.hints}, nil)
-			})
-			l, err := client(t, s.URL).Discover(patient(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := l.Tools[0].Effect; got != tc.want {
-				t.Errorf("effect %s, want %s: %s", got, tc.want, tc.reason)
-			}
-		})
+		s := serve(t, nil)
+		s.tamper(lists(func(string) string {
+			return `{"tools":[{"name":"a","inputSchema":{"type":"object"}` + annotations + `}]}`
+		}))
+		l, err := client(t, s.URL).Discover(patient(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, l.Tools[0].Hints); diff != "" {
+			t.Errorf("hints of %s: -want +got:\n%s", annotations, diff)
+		}
 	}
 }
 

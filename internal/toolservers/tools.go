@@ -24,6 +24,8 @@ type Listing struct {
 	ServerName, ServerVersion, ProtocolVersion string
 	// Tools by name. Their schemas are shared and not to be written to.
 	Tools []tool.Tool
+	// Hints of the server on the effects of tools that have any, by name. They are for people: the Tools have the effects that count.
+	Hints map[string]tool.Hints
 }
 
 // SchemaHash is the first 16 hexadecimal digits of the SHA-256 of a JSON Schema, whatever its white space and the order of its
@@ -47,8 +49,19 @@ func (c *Cache) Discover(ctx context.Context, s *v1alpha1.ToolServer) (Listing, 
 	}
 	return Listing{
 		ServerName: cut(l.ServerName, 253), ServerVersion: cut(l.ServerVersion, 64), ProtocolVersion: cut(l.ProtocolVersion, 32),
-		Tools: e.offers(s, l),
+		Tools: e.offers(s, l), Hints: hints(l),
 	}, nil
+}
+
+// hints are those of the tools that have any.
+func hints(l *mcp.Listing) map[string]tool.Hints {
+	all := map[string]tool.Hints{}
+	for _, t := range l.Tools {
+		if t.Hints != (tool.Hints{}) {
+			all[t.Name] = t.Hints
+		}
+	}
+	return all
 }
 
 // cut makes a text fit for a field of so many characters: on one line, without those that no terminal should get.
@@ -154,12 +167,12 @@ func (e *entry) before(ctx context.Context, s *v1alpha1.ToolServer) *mcp.Listing
 	return e.known
 }
 
-// merge puts what an object says of its tools over what its server says.
+// merge adds what an object says of its tools to what its server says.
 func merge(s *v1alpha1.ToolServer, l *mcp.Listing) []tool.Tool {
 	tools := make([]tool.Tool, 0, len(l.Tools))
 	for _, t := range l.Tools {
 		tools = append(tools, declared(s, tool.Tool{
-			Tool: prompt.Tool{Name: t.Name, Description: t.Description}, Schema: t.Schema, Effect: t.Effect,
+			Tool: prompt.Tool{Name: t.Name, Description: t.Description}, Schema: t.Schema, Effect: tool.Judge(declaredEffect(s, t.Name), t.Hints),
 		}))
 	}
 	return tools
@@ -173,30 +186,39 @@ func ofStatus(s *v1alpha1.ToolServer) []tool.Tool {
 			continue
 		}
 		tools = append(tools, declared(s, tool.Tool{
-			Tool: prompt.Tool{Name: t.Name, Description: t.Description}, Schema: anything, Effect: tool.Effect(t.Effect),
+			Tool: prompt.Tool{Name: t.Name, Description: t.Description}, Schema: anything, Effect: KnownEffect(s, &t),
 		}))
 	}
 	return tools
 }
 
+// declaredEffect returns the effect that an object declares of a tool; empty for none.
+func declaredEffect(s *v1alpha1.ToolServer, name string) tool.Effect {
+	i := slices.IndexFunc(s.Spec.Tools, func(d v1alpha1.ToolDeclaration) bool { return d.Name == name })
+	if i < 0 {
+		return ""
+	}
+	return tool.Effect(s.Spec.Tools[i].Effect)
+}
+
+// KnownEffect returns the effect of a tool of which only the status of an object is known: the one that the object declares, or a
+// stricter one if the status has it, which is then by a hint of the server. A status that an older version wrote grants nothing.
+func KnownEffect(s *v1alpha1.ToolServer, t *v1alpha1.DiscoveredTool) tool.Effect {
+	return tool.Stricter(declaredEffect(s, t.Name), tool.Effect(t.Effect))
+}
+
 // anything is the schema of arguments of which nothing is known.
 var anything = json.RawMessage(`{"type":"object"}`)
 
-// declared puts what an object says of a tool over what is known of it.
+// declared adds what an object says of a tool, but for its effect, to what is known of it.
 func declared(s *v1alpha1.ToolServer, t tool.Tool) tool.Tool {
 	t.Source = tool.Source{Server: s.Name, Name: t.Name}
 	t.Role = tool.Other
 	t.Timeout = time.Duration(s.Spec.CallTimeoutSeconds) * time.Second
-	if t.Effect == "" {
-		t.Effect = tool.Destructive
-	}
 	for i := range s.Spec.Tools {
 		d := &s.Spec.Tools[i]
 		if d.Name != t.Name {
 			continue
-		}
-		if d.Effect != "" {
-			t.Effect = tool.Effect(d.Effect)
 		}
 		if d.Role != "" {
 			t.Role = tool.Role(d.Role)

@@ -64,7 +64,7 @@ func TestToolsAreAsDeclared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(toolservers.Listing{ServerName: "site", ServerVersion: "1.2.3", ProtocolVersion: "2025-11-25", Tools: want}, l); diff != "" {
+	if diff := cmp.Diff(toolservers.Listing{ServerName: "site", ServerVersion: "1.2.3", ProtocolVersion: "2025-11-25", Tools: want, Hints: map[string]tool.Hints{}}, l); diff != "" {
 		t.Errorf("Discover: -want +got:\n%s", diff)
 	}
 	got[0].Name = "renamed"
@@ -81,6 +81,43 @@ func TestToolsAreAsDeclared(t *testing.T) {
 	}
 	if n := s.sessions(); n != 1 {
 		t.Errorf("%d sessions, want the one to be kept: where the server is has not changed", n)
+	}
+}
+
+// TestHintsOfAServerGrantNothing has a server that claims that all of its tools only read, and one that claims otherwise.
+func TestHintsOfAServerGrantNothing(t *testing.T) {
+	s := serve(t)
+	for name, hints := range map[string]*sdk.ToolAnnotations{
+		"claims": {ReadOnlyHint: true}, "repeats": {IdempotentHint: true, DestructiveHint: new(false)}, "reads": {ReadOnlyHint: true},
+		"writes": {DestructiveHint: new(true)}, "said": {ReadOnlyHint: true}, "stores": {DestructiveHint: new(true), IdempotentHint: true},
+	} {
+		s.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`), Annotations: hints},
+			func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				return &sdk.CallToolResult{}, nil
+			})
+	}
+	_, c := newWorld(t)
+	o := object(s.URL, func(o *v1alpha1.ToolServer) {
+		o.Spec.Tools = []v1alpha1.ToolDeclaration{
+			{Name: "claims", Role: v1alpha1.ToolRoleContextPack}, {Name: "reads", Effect: v1alpha1.ToolEffectReadOnly},
+			{Name: "writes", Effect: v1alpha1.ToolEffectReadOnly}, {Name: "said", Effect: v1alpha1.ToolEffectDestructive},
+			{Name: "stores", Effect: v1alpha1.ToolEffectIdempotent},
+		}
+	})
+	l, err := c.Discover(patient(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]tool.Effect{}
+	for _, x := range l.Tools {
+		got[x.Name] = x.Effect
+	}
+	want := map[string]tool.Effect{
+		"claims": tool.Destructive, "repeats": tool.Destructive, "reads": tool.ReadOnly, "writes": tool.Destructive, "said": tool.Destructive,
+		"stores": tool.Idempotent,
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(l.Hints) != 6 {
+		t.Errorf("%d tools have hints; effects: -want +got:\n%s", len(l.Hints), diff)
 	}
 }
 
@@ -174,8 +211,8 @@ func TestAServerThatIsAway(t *testing.T) {
 	w, c := newWorld(t)
 	s.setDown(true)
 	o := object(s.URL, func(o *v1alpha1.ToolServer) {
-		o.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "b", Role: v1alpha1.ToolRoleContextPack}}
-		o.Status.Tools = []v1alpha1.DiscoveredTool{{Name: "a", Description: "Was.", Effect: v1alpha1.ToolEffectReadOnly}, {Name: "b", Effect: v1alpha1.ToolEffectDestructive}}
+		o.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "a", Effect: v1alpha1.ToolEffectReadOnly}, {Name: "b", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleContextPack}}
+		o.Status.Tools = []v1alpha1.DiscoveredTool{{Name: "a", Description: "Was.", Effect: v1alpha1.ToolEffectReadOnly}, {Name: "b", Effect: v1alpha1.ToolEffectDestructive}, {Name: "old", Effect: v1alpha1.ToolEffectReadOnly}}
 	})
 	if got, err := c.Tools(patient(t), object(s.URL)); len(got) > 0 || !errors.Is(err, toolbox.ErrUnknown) {
 		t.Errorf("Tools = %v, %v; want that nothing is known of a server that nobody has ever reached", got, err)
@@ -185,6 +222,8 @@ func TestAServerThatIsAway(t *testing.T) {
 	want := []tool.Tool{
 		{Tool: prompt.Tool{Name: "a", Description: "Was."}, Schema: schema, Effect: tool.ReadOnly, Role: tool.Other, Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "a"}},
 		{Tool: prompt.Tool{Name: "b"}, Schema: schema, Effect: tool.Destructive, Role: tool.ContextPack, Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "b"}},
+		// An older version wrote into the status what the server's hints granted.
+		{Tool: prompt.Tool{Name: "old"}, Schema: schema, Effect: tool.Destructive, Role: tool.Other, Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "old"}},
 	}
 	got, err := c.Tools(patient(t), o)
 	if err != nil {

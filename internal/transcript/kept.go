@@ -97,7 +97,7 @@ var kept = map[journal.Kind]rule{
 		"provider": aName, "model": aName, "messages": each{message}, "tools": tools, "skills": each{fields{"key": aName}}, "report": report,
 		"history": history,
 	},
-	journal.ToolsExposed: fields{"tools": offers, "packs": offers, "leftOut": aNumber, "missing": each{aName}},
+	journal.ToolsExposed: fields{"tools": offers, "packs": offers, "leftOut": aNumber, "missing": each{aName}, "effectsDeclared": aSwitch},
 	journal.ModelRequested: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "attempt": aNumber, "id": aName, "estimatedTokens": aNumber, "estimatedCost": cost,
 	},

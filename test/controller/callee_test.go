@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// What a tool says of its effect.
+// What a tool says of its effect. It grants nothing: see reading.
 var (
 	readOnly    = &mcp.ToolAnnotations{ReadOnlyHint: true}
 	destructive = &mcp.ToolAnnotations{DestructiveHint: new(true)}
@@ -59,6 +59,15 @@ func answering(text string) func(context.Context, string) string {
 
 func declaring(tools ...v1alpha1.ToolDeclaration) func(*v1alpha1.ToolServer) {
 	return func(o *v1alpha1.ToolServer) { o.Spec.Tools = tools }
+}
+
+// reading declares that tools only read.
+func reading(names ...string) func(*v1alpha1.ToolServer) {
+	return func(o *v1alpha1.ToolServer) {
+		for _, name := range names {
+			o.Spec.Tools = append(o.Spec.Tools, v1alpha1.ToolDeclaration{Name: name, Effect: v1alpha1.ToolEffectReadOnly})
+		}
+	}
 }
 
 // equip creates an Agent that has all tools of a server, named desk, and waits until it is offered these.

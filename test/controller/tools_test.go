@@ -21,7 +21,7 @@ var _ = Describe("A Turn and a real MCP server", func() {
 		s, host := newStage(ctx, rules), newCallee()
 		host.offer("search", readOnly, answering("Oslo is the capital of Norway."))
 		s.run()
-		s.equip(ctx, host.url, "search")
+		s.equip(ctx, host.url, "search", reading("search"))
 		if capable {
 			change(ctx, s, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) {
 				p.Spec.Models[0].Capabilities = []v1alpha1.ModelCapability{v1alpha1.CapabilityStructuredOutput}
@@ -73,7 +73,7 @@ rules:
 			return arguments + " " + strings.Repeat("ship ", 1000)
 		})
 		s.run()
-		s.equip(ctx, host.url, "read")
+		s.equip(ctx, host.url, "read", reading("read"))
 		change(ctx, s, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) { p.Spec.Models[0].ContextWindow = new(int64(6000)) })
 		s.create(ctx, newTurn("long"))
 		t := s.reaches(ctx, "long", v1alpha1.TurnReasonCompleted)
@@ -97,7 +97,7 @@ rules:
 `), newCallee()
 		host.offer("dump", readOnly, answering("HEAD"+strings.Repeat("-", 499_996)+"THE MIDDLE"+strings.Repeat("-", 499_986)+"TAIL"))
 		s.run()
-		s.equip(ctx, host.url, "dump")
+		s.equip(ctx, host.url, "dump", reading("dump"))
 		s.create(ctx, newTurn("huge"))
 		t := s.reaches(ctx, "huge", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"dump Succeeded", "read_artifact Succeeded"}))
@@ -117,13 +117,13 @@ rules:
 		host.offer("search", readOnly, answering("Found."))
 		host.offer("get", readOnly, answering("Got."))
 		s.run(seldom)
-		s.equip(ctx, host.url, "get search")
+		s.equip(ctx, host.url, "get search", reading("get"))
 		open := s.hold()
 		s.create(ctx, newTurn("early", asking("call early")))
 		s.held(ctx, 1)
 		host.RemoveTools("search")
 		host.offer("find", readOnly, answering("Found."))
-		says(ctx, s, &v1alpha1.ToolServer{}, "desk", toolsOf, Equal("find ReadOnly, get ReadOnly"))
+		says(ctx, s, &v1alpha1.ToolServer{}, "desk", toolsOf, Equal("find Destructive, get ReadOnly"))
 		open()
 		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"search Failed"}), "a tool that is gone is an error of its call")
@@ -170,7 +170,7 @@ rules:
 		s, host := newStage(ctx, calling("search")), newCallee()
 		host.offer("search", readOnly, answering("It is sunny."))
 		s.run()
-		s.equip(ctx, host.url, "search", declaring(v1alpha1.ToolDeclaration{Name: "search", Role: v1alpha1.ToolRoleWebSearch}))
+		s.equip(ctx, host.url, "search", declaring(v1alpha1.ToolDeclaration{Name: "search", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleWebSearch}))
 		s.create(ctx, newTurn("off", asking("call off")))
 		t := s.reaches(ctx, "off", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"search Refused"}))
@@ -195,7 +195,7 @@ rules:
 		s := newStage(ctx, `apiKeys: [right-key]`)
 		s.run()
 		s.equip(ctx, web.URL+"/mcp", "add_note close_ticket get_ticket hand_over search_tickets ticket_context",
-			declaring(v1alpha1.ToolDeclaration{Name: tickets.ToolContext, Role: v1alpha1.ToolRoleContextPack}))
+			declaring(v1alpha1.ToolDeclaration{Name: tickets.ToolContext, Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleContextPack}))
 		s.create(ctx, newTurn("vpn", asking("Why does the VPN drop?", func(t *v1alpha1.Turn) { t.Spec.TopK = new(int32(1)) })))
 		t := s.reaches(ctx, "vpn", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"ticket_context Succeeded"}))
@@ -232,8 +232,8 @@ rules:
 		host.offer("harmful", destructive, stuck)
 		s.run()
 		s.equip(ctx, host.url, "again harmful never", declaring(
-			v1alpha1.ToolDeclaration{Name: "again", CallTimeoutSeconds: new(int32(1)), RetryOnTimeout: v1alpha1.RetryOnTimeoutOnce},
-			v1alpha1.ToolDeclaration{Name: "never", CallTimeoutSeconds: new(int32(1))},
+			v1alpha1.ToolDeclaration{Name: "again", Effect: v1alpha1.ToolEffectReadOnly, CallTimeoutSeconds: new(int32(1)), RetryOnTimeout: v1alpha1.RetryOnTimeoutOnce},
+			v1alpha1.ToolDeclaration{Name: "never", Effect: v1alpha1.ToolEffectReadOnly, CallTimeoutSeconds: new(int32(1))},
 			v1alpha1.ToolDeclaration{Name: "harmful", CallTimeoutSeconds: new(int32(1)), RetryOnTimeout: v1alpha1.RetryOnTimeoutOnce},
 		))
 		s.create(ctx, newTurn("slow"))

@@ -84,7 +84,7 @@ func (h *toolHost) add(name string) { h.addWith(name, `{"type":"object"}`) }
 func (h *toolHost) addWith(name, schema string) {
 	h.AddTool(&mcp.Tool{
 		Name: name, Description: "It is " + name + ".", InputSchema: json.RawMessage(schema),
-		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: strings.HasPrefix(name, "search")},
+		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: strings.HasPrefix(name, "look")},
 	}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return &mcp.CallToolResult{}, nil
 	})
@@ -147,7 +147,9 @@ var _ = Describe("A ToolServer", func() {
 		s, host := newStage(ctx, ``), newToolHost("search_tickets", "close_ticket")
 		s.run(seldom)
 		s.create(ctx, newToolServer("tickets", host.url, func(o *v1alpha1.ToolServer) {
-			o.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "close_ticket", Effect: v1alpha1.ToolEffectIdempotent}}
+			o.Spec.Tools = []v1alpha1.ToolDeclaration{
+				{Name: "close_ticket", Effect: v1alpha1.ToolEffectIdempotent}, {Name: "search_tickets", Effect: v1alpha1.ToolEffectReadOnly},
+			}
 		}))
 		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, Equal("Ready: the server answers"))
 		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf, Equal("close_ticket Idempotent, search_tickets ReadOnly"))
@@ -155,10 +157,11 @@ var _ = Describe("A ToolServer", func() {
 		Expect(apiClient.Get(ctx, s.key("tickets"), &stored)).To(Succeed())
 		Expect(stored.Status.ServerName + " " + stored.Status.ServerVersion).To(Equal("tickets 1.2.3"))
 
-		host.add("open_ticket")
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf, Equal("close_ticket Idempotent, open_ticket Destructive, search_tickets ReadOnly"))
+		host.add("look_up")
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf, Equal("close_ticket Idempotent, look_up Destructive, search_tickets ReadOnly"))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, ContainSubstring("write {name: look_up, effect: ReadOnly} to spec.tools"))
 		change(ctx, s, "tickets", &v1alpha1.ToolServer{}, func(o *v1alpha1.ToolServer) { o.Spec.Tools = nil })
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf, Equal("close_ticket Destructive, open_ticket Destructive, search_tickets ReadOnly"))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf, Equal("close_ticket Destructive, look_up Destructive, search_tickets Destructive"))
 	}, SpecTimeout(2*patience))
 
 	It("that does not let the manager in says why, and goes on when it does", func(ctx SpecContext) {

@@ -37,12 +37,13 @@ type arguments struct {
 
 const idSchema = `"id": {"type": "string", "pattern": "^[0-9]{4}$", "description": "The number of the ticket, such as 1042."}`
 
-// addTools gives a server the tools of a desk. Those that only read say so in their annotations; of close_ticket the server
-// says that it is destructive, of the others that they may be repeated.
+// addTools gives a server the tools of a desk. The annotations say which of them only read, which may be repeated, and that
+// close_ticket destroys something, though no more when it is called twice with one key. They grant nothing: the ToolServer declares
+// the effects.
 func addTools(s *mcp.Server, d *Desk) {
 	readOnly := &mcp.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: new(false)}
 	repeatable := &mcp.ToolAnnotations{IdempotentHint: true, DestructiveHint: new(false), OpenWorldHint: new(false)}
-	destructive := &mcp.ToolAnnotations{DestructiveHint: new(true), OpenWorldHint: new(false)}
+	destructive := &mcp.ToolAnnotations{IdempotentHint: true, DestructiveHint: new(true), OpenWorldHint: new(false)}
 
 	add(s, ToolSearch, "Searches the tickets by the words of their number, title and requester. Gives one line for each that is found.", readOnly,
 		`"query": {"type": "string", "minLength": 1, "maxLength": 1000, "description": "Words to look for."},

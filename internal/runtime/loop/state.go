@@ -2,6 +2,7 @@ package loop
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -153,6 +154,9 @@ type State struct {
 	same map[signature][]called
 	// changed is the place of the newest intent of a call that may have changed something, from 1; 0 if there is none.
 	changed int
+	// Distrusted are the names of tools whose effects an older version took from their servers' hints. Their intents count as
+	// Destructive, whatever the journal says.
+	Distrusted []string
 	// repairs and approvals are their places by call: all repairs, and the first approval.
 	repairs   map[called][]int
 	approvals map[called]int
@@ -275,6 +279,9 @@ func (s *State) intended(e journal.Entry) error {
 		s.intents = map[called]int{}
 	}
 	last := len(s.Intents) - 1
+	if slices.Contains(s.Distrusted, s.Intents[last].Name) {
+		s.Intents[last].Effect = tool.Destructive
+	}
 	i := s.Intents[last]
 	of := called{i.Step, i.CallID}
 	_, before := s.intents[of]

@@ -40,6 +40,27 @@ type Exposure struct {
 	// Missing are the ToolServers of whose tools nothing was known, since nobody had ever reached them: each once, in their
 	// order, at most MaxMissing.
 	Missing []string `json:"missing,omitempty"`
+	// EffectsDeclared is true if the effects of servers' tools are those that their owners declare. Journals of older versions lack
+	// it: they have effects that a server's hints granted.
+	EffectsDeclared bool `json:"effectsDeclared,omitempty"`
+}
+
+// Distrust makes all tools of servers Destructive, unless their effects are declared, and returns the names of those that it has
+// made so. What an older version took for granted, nobody can tell from a declaration.
+func (x *Exposure) Distrust() []string {
+	if x.EffectsDeclared {
+		return nil
+	}
+	var names []string
+	for _, list := range [][]Tool{x.Tools, x.Packs} {
+		for i := range list {
+			if t := &list[i]; t.Source.Server != "" && t.Effect.Repeatable() {
+				t.Effect = Destructive
+				names = append(names, t.Name)
+			}
+		}
+	}
+	return names
 }
 
 // MaxMissing is how many servers of whose tools nothing is known are named: as many as an agent may have.
@@ -68,7 +89,7 @@ func Expose(offers []Offer, reserved []string) []Tool {
 func Choose(offers []Offer, reserved []string, s Selection) Exposure {
 	tools, unusable := expose(offers, reserved)
 	offered, packs := Packs(tools)
-	x := Exposure{Packs: packs[:min(len(packs), MaxPacks)], Unusable: unusable, Missing: missing(offers)}
+	x := Exposure{Packs: packs[:min(len(packs), MaxPacks)], Unusable: unusable, Missing: missing(offers), EffectsDeclared: true}
 	x.Tools, x.LeftOut = Select(offered, s)
 	return x
 }

@@ -1,6 +1,7 @@
 package turn_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -138,6 +139,59 @@ func TestAResumedTurnHasTheSameTools(t *testing.T) {
 	mustRun(t, copyOf(t, from, &journaltest.Memory{}, 7), in)
 	if messages := s.requests[0].Messages; !strings.HasPrefix(messages[len(messages)-1].Content, "error (unavailable): ") {
 		t.Errorf("without a toolbox the model was told %q, want that the tool is out of reach", messages[len(messages)-1].Content)
+	}
+}
+
+// TestEffectsOfAnOlderVersionAreNotTrusted resumes a Turn whose tools an older version exposed. It took effects from servers' hints, and
+// its journal does not say which.
+func TestEffectsOfAnOlderVersionAreNotTrusted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason   string
+		declared bool // the journal says that the effects are declared
+		readOnly bool
+		cut      journal.Kind // the last entry that is left
+		calls    int
+		unknown  int
+		told     string
+	}{
+		"under way":           {"it may have been done, and is not made again", false, false, journal.ToolIntended, 0, 1, "error (outcome_unknown): "},
+		"under way, declared": {"it changes nothing, and is made again", true, false, journal.ToolIntended, 1, 0, "web/find"},
+		"next call":           {"it is made, as any call may be", false, false, journal.ModelReplied, 1, 0, "web/find"},
+		"only reads":          {"it is not known to read only", false, true, journal.ModelReplied, 0, 0, "error (denied): this turn may only read"},
+		"reads, declared":     {"it is known to", true, true, journal.ModelReplied, 1, 0, "web/find"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from := &journaltest.Memory{}
+			c, _ := candidate("p0", 1, asks("find", `{}`), says("Done."))
+			in := input(c)
+			in.Toolbox = server("web", remote("find", "Finds.", tool.ReadOnly))
+			mustRun(t, from, in)
+			old := &journaltest.Memory{}
+			for _, e := range entries(t, from, "uid") {
+				if e.Kind == journal.ToolsExposed && !tc.declared {
+					e.Payload = bytes.Replace(e.Payload, []byte(`,"effectsDeclared":true`), nil, 1)
+				}
+				if err := old.Append(t.Context(), "uid", e); err != nil {
+					t.Fatal(err)
+				}
+				if e.Kind == tc.cut {
+					break
+				}
+			}
+			made := 0
+			b := server("web")
+			b.do = map[string]tool.CallerFunc{"find": func(context.Context, tool.Call) (tool.Result, error) {
+				made++
+				return tool.Result{Content: "web/find"}, nil
+			}}
+			c, s := candidate("p0", 1, says("Done."))
+			in.Chain, in.Epoch, in.Toolbox, in.Policy.ReadOnly = []loop.Candidate{c}, 2, b, tc.readOnly
+			result := mustRun(t, old, in)
+			messages := s.requests[0].Messages
+			if got := messages[len(messages)-1].Content; made != tc.calls || result.Counts.UnknownOutcomes != tc.unknown || !strings.Contains(got, tc.told) {
+				t.Errorf("%d calls, %d of them unknown, told %q; want %d, %d, %q: %s", made, result.Counts.UnknownOutcomes, got, tc.calls, tc.unknown, tc.told, tc.reason)
+			}
+		})
 	}
 }
 

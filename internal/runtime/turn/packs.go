@@ -81,7 +81,7 @@ func (r *run) callPack(ctx context.Context, t tool.Tool, callID, message string)
 			attempts = i.Attempt
 		}
 	}
-	if attempts > 0 && !t.Effect.Repeatable() {
+	if attempts > 0 && t.Effect != tool.ReadOnly { // an older version has called it
 		return r.packed(finish, loop.Unknown, tool.OutcomeUnknown, "the outcome of this call is unknown: the run was cut off while the call was under way, and it is not made again")
 	}
 	if why := r.packRefused(t, attempts > 0); why != "" {
@@ -92,7 +92,7 @@ func (r *run) callPack(ctx context.Context, t tool.Tool, callID, message string)
 		return err
 	}
 	intent := loop.Intent{
-		CallID: callID, Name: t.Name, Arguments: arguments, Effect: effectOf(t), Attempt: attempts + 1,
+		CallID: callID, Name: t.Name, Arguments: arguments, Effect: t.Effect, Attempt: attempts + 1,
 		IdempotencyKey: r.in.UID + "/0/" + callID,
 	}
 	if err := r.record(append(slices.Clip(r.pending), journal.Record{Kind: journal.ToolIntended, Payload: intent})...); err != nil {
@@ -125,26 +125,21 @@ func topKFor(t tool.Tool, topK int) int {
 	return topK
 }
 
-// packRefused says why a context pack is not called; empty if it is. Nobody can be asked before the Turn has begun.
+// packRefused says why a context pack is not called; empty if it is. Nobody can be asked before the Turn has begun, so a pack must
+// change nothing.
 func (r *run) packRefused(t tool.Tool, again bool) string {
 	switch {
 	case t.Timeout <= 0:
 		return fmt.Sprintf("the context packs before it have used up their time, which is 1/%d of the turn's", packsShare)
 	case t.RequiresApproval:
 		return "a context pack is called before anybody could approve it: take it out of the agent's requireApproval, or give the tool another role"
-	case r.in.Policy.ReadOnly && t.Effect != tool.ReadOnly:
-		return "the tool is not known to be read-only, and the agent's toolPolicy.effects allows no other"
+	case t.Effect != tool.ReadOnly:
+		return "a context pack is called without anybody having asked for the call, and this one is not declared to be read-only: " +
+			"declare effect: ReadOnly in the ToolServer's spec.tools if it is, or give the tool another role"
 	case !again && r.past.tally.counts.ToolCalls >= r.in.Limits.MaxToolCalls:
 		return fmt.Sprintf("the turn has made all of the %d calls of tools that it may make", r.in.Limits.MaxToolCalls)
 	}
 	return ""
-}
-
-func effectOf(t tool.Tool) tool.Effect {
-	if t.Effect == "" {
-		return tool.Destructive
-	}
-	return t.Effect
 }
 
 // makePackCall makes a call that is intended. A run that was given up leaves its end open, and the next one judges it.
@@ -165,23 +160,7 @@ func (r *run) makePackCall(ctx context.Context, t tool.Tool, intent loop.Intent,
 	}
 	e := tool.AsError(err)
 	finish.Stack = tool.StackOf(err)
-	outcome, class := packOutcome(ctx, t, err)
-	return errors.Join(r.packed(finish, outcome, class, e.Error()), context.Cause(ctx))
-}
-
-// packOutcome is what became of a call that gave no result. One that does harm may have been done all the same, unless the tool
-// has said what became of it: an error without a class does not.
-func packOutcome(ctx context.Context, t tool.Tool, err error) (loop.Outcome, tool.Class) {
-	class := tool.AsError(err).Class
-	switch {
-	case t.Effect.Repeatable():
-		return loop.Failed, class
-	case ctx.Err() != nil || tool.IsUncertain(err):
-		return loop.Unknown, tool.OutcomeUnknown
-	case class == tool.Timeout || class == tool.OutcomeUnknown:
-		return loop.Unknown, class
-	}
-	return loop.Failed, class
+	return errors.Join(r.packed(finish, loop.Failed, e.Class, e.Error()), context.Cause(ctx))
 }
 
 // packed writes down what became of a call.

@@ -104,6 +104,7 @@ func TestAContextPackThatGivesNothing(t *testing.T) {
 		return func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{}, err }
 	}
 	never := func(context.Context, tool.Call) (tool.Result, error) { panic("it was called") }
+	const undeclared = "error (denied): a context pack is called without anybody having asked for the call, and this one is not declared to be read-only: declare effect: ReadOnly in the ToolServer's spec.tools if it is, or give the tool another role"
 	for name, tc := range map[string]struct {
 		reason  string
 		effect  tool.Effect
@@ -114,16 +115,16 @@ func TestAContextPackThatGivesNothing(t *testing.T) {
 		content string
 		calls   int
 	}{
-		"failed":               {"its failure is no end of the Turn", tool.ReadOnly, failing(&tool.Error{Class: tool.Unavailable, Message: "it is away"}), nil, loop.Failed, tool.Unavailable, "error (unavailable): it is away", 1},
-		"of no class":          {"whatever it is", tool.ReadOnly, failing(errors.New("oh")), nil, loop.Failed, tool.Failed, "error (failed): the tool failed: oh", 1},
-		"harmful, of no class": {"it may have been done", tool.Destructive, failing(errors.New("oh")), nil, loop.Unknown, tool.OutcomeUnknown, "error (outcome_unknown): the tool failed: oh", 1},
-		"ends its goroutine":   {"which is not the Turn's", tool.Destructive, func(context.Context, tool.Call) (tool.Result, error) { runtime.Goexit(); return tool.Result{}, nil }, nil, loop.Unknown, tool.OutcomeUnknown, "error (outcome_unknown): the tool ended without a result", 1},
-		"does harm":            {"nobody knows what became of it", "", failing(&tool.Error{Class: tool.OutcomeUnknown, Message: "cut off"}), nil, loop.Unknown, tool.OutcomeUnknown, "error (outcome_unknown): cut off", 1},
-		"panics":               {"a fault of an adapter is one of the call", tool.ReadOnly, func(context.Context, tool.Call) (tool.Result, error) { panic("a secret") }, nil, loop.Failed, tool.Failed, "error (failed): the tool failed within Capstan, which is a bug: the turn's journal has the stack", 1},
-		"nothing":              {"nothing is a result", tool.ReadOnly, saying(" \n "), nil, loop.Succeeded, "", `{"facts":[]}`, 1},
-		"approval":             {"nobody can approve it yet", tool.ReadOnly, never, func(_ *turn.Input, b *box) { b.offers[0].RequireApproval = []string{"*"} }, loop.Refused, tool.Denied, "error (denied): a context pack is called before anybody could approve it: take it out of the agent's requireApproval, or give the tool another role", 0},
-		"read-only":            {"what may do harm is not called where nothing may", tool.Idempotent, never, func(in *turn.Input, _ *box) { in.Policy.ReadOnly = true }, loop.Refused, tool.Denied, "error (denied): the tool is not known to be read-only, and the agent's toolPolicy.effects allows no other", 0},
-		"no calls left":        {"the limit of calls holds for it as well", tool.ReadOnly, never, func(in *turn.Input, _ *box) { in.Limits.MaxToolCalls = 0 }, loop.Refused, tool.Denied, "error (denied): the turn has made all of the 0 calls of tools that it may make", 0},
+		"failed":             {"its failure is no end of the Turn", tool.ReadOnly, failing(&tool.Error{Class: tool.Unavailable, Message: "it is away"}), nil, loop.Failed, tool.Unavailable, "error (unavailable): it is away", 1},
+		"of no class":        {"whatever it is", tool.ReadOnly, failing(errors.New("oh")), nil, loop.Failed, tool.Failed, "error (failed): the tool failed: oh", 1},
+		"ends its goroutine": {"which is not the Turn's", tool.ReadOnly, func(context.Context, tool.Call) (tool.Result, error) { runtime.Goexit(); return tool.Result{}, nil }, nil, loop.Failed, tool.Failed, "error (failed): the tool ended without a result", 1},
+		"panics":             {"a fault of an adapter is one of the call", tool.ReadOnly, func(context.Context, tool.Call) (tool.Result, error) { panic("a secret") }, nil, loop.Failed, tool.Failed, "error (failed): the tool failed within Capstan, which is a bug: the turn's journal has the stack", 1},
+		"nothing":            {"nothing is a result", tool.ReadOnly, saying(" \n "), nil, loop.Succeeded, "", `{"facts":[]}`, 1},
+		"approval":           {"nobody can approve it yet", tool.ReadOnly, never, func(_ *turn.Input, b *box) { b.offers[0].RequireApproval = []string{"*"} }, loop.Refused, tool.Denied, "error (denied): a context pack is called before anybody could approve it: take it out of the agent's requireApproval, or give the tool another role", 0},
+		"destructive":        {"nobody has asked for the call", tool.Destructive, never, nil, loop.Refused, tool.Denied, undeclared, 0},
+		"idempotent":         {"also of one that may be repeated", tool.Idempotent, never, nil, loop.Refused, tool.Denied, undeclared, 0},
+		"not declared":       {"what is not known may do harm", "", never, nil, loop.Refused, tool.Denied, undeclared, 0},
+		"no calls left":      {"the limit of calls holds for it as well", tool.ReadOnly, never, func(in *turn.Input, _ *box) { in.Limits.MaxToolCalls = 0 }, loop.Refused, tool.Denied, "error (denied): the turn has made all of the 0 calls of tools that it may make", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := packs(tc.effect, tc.do)
@@ -165,10 +166,9 @@ func TestAContextPackThatHangs(t *testing.T) {
 		class   tool.Class
 		outcome loop.Outcome
 	}{
-		"its own time":       {"the Turn goes on", 3 * time.Second, tool.ReadOnly, turn.StopCompleted, 3 * time.Second, tool.Timeout, loop.Failed},
-		"the default":        {"which is more than a quarter of the Turn's time", 0, tool.ReadOnly, turn.StopCompleted, 15 * time.Second, tool.Timeout, loop.Failed},
-		"its own, does harm": {"nobody knows whether it was done", 3 * time.Second, "", turn.StopCompleted, 3 * time.Second, tool.Timeout, loop.Unknown},
-		"more than it has":   {"a quarter of the Turn's time, and the rest is the model's", time.Hour, tool.ReadOnly, turn.StopCompleted, 15 * time.Second, tool.Timeout, loop.Failed},
+		"its own time":     {"the Turn goes on", 3 * time.Second, tool.ReadOnly, turn.StopCompleted, 3 * time.Second, tool.Timeout, loop.Failed},
+		"the default":      {"which is more than a quarter of the Turn's time", 0, tool.ReadOnly, turn.StopCompleted, 15 * time.Second, tool.Timeout, loop.Failed},
+		"more than it has": {"a quarter of the Turn's time, and the rest is the model's", time.Hour, tool.ReadOnly, turn.StopCompleted, 15 * time.Second, tool.Timeout, loop.Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -202,7 +202,6 @@ func TestTheEndOfARunDuringAContextPack(t *testing.T) {
 		outcome loop.Outcome
 	}{
 		"abandoned":             {"the next run makes the call again", tool.ReadOnly, func(c *controls) { c.abandon(stopping) }, turn.StopCompleted, stopping, 2, loop.Succeeded},
-		"abandoned, does harm":  {"the next run goes on without", tool.Destructive, func(c *controls) { c.abandon(stopping) }, turn.StopCompleted, stopping, 1, loop.Unknown},
 		"cancelled":             {"a cancelled Turn ends at once", tool.ReadOnly, (*controls).cancel, turn.StopCancelled, nil, 1, loop.Failed},
 		"interrupted, then not": {"a call that is under way is waited for, and the next is not begun", tool.ReadOnly, (*controls).interrupt, turn.StopCompleted, loop.ErrInterrupted, 1, loop.Succeeded},
 	} {

@@ -44,7 +44,11 @@ func (p *past) apply(e journal.Entry) error {
 		p.parks++
 		return nil
 	case journal.ToolsExposed:
-		return read(e, &p.exposure)
+		if err := read(e, &p.exposure); err != nil {
+			return err
+		}
+		p.loop.Distrusted = p.exposure.Distrust()
+		return nil
 	case journal.PreparationInput:
 		return read(e, &p.input)
 	case journal.Prepared:
