@@ -2,13 +2,16 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -28,6 +31,9 @@ type ExecutorReconciler struct {
 	// Self is the executor of this process, empty if it has none. It is alive as long as this code runs, whatever its Lease
 	// says, and still takes no Turns before it holds one.
 	Self string
+	// Exclusive says that no executor but Self works while this process leads: they work only while they lead, as executors with a
+	// journal in SQLite do. Whoever wins the election then knows that all others are gone.
+	Exclusive bool
 	// Turns is told whom to look at again.
 	Turns *TurnReconciler
 
@@ -36,8 +42,11 @@ type ExecutorReconciler struct {
 	known map[string]int
 }
 
-// SetupWithManager registers the reconciler.
+// SetupWithManager registers the reconciler, and follows the Leases from the start of the process.
 func (r *ExecutorReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	if err := mgr.Add(follower{r, mgr.GetCache()}); err != nil {
+		return err
+	}
 	return ctrl.NewControllerManagedBy(mgr).Named("executor").For(&coordinationv1.Lease{}).Complete(r)
 }
 
@@ -59,7 +68,10 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 		return ctrl.Result{}, err
 	}
 	left, trusted := r.leases.look(&lease, r.Now())
-	if left <= 0 {
+	switch {
+	case r.Exclusive && name != r.Self:
+		return r.bury(ctx, name, &lease)
+	case left <= 0:
 		return r.lapsed(ctx, name, &lease)
 	}
 	if trusted {
@@ -117,8 +129,17 @@ func (r *ExecutorReconciler) bury(ctx context.Context, name string, lease *coord
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
-// start sees, once, the Leases that there are before anything happens to them.
+// start sees, once, the Leases that there are before anything happens to them. Only a leader gets here.
 func (r *ExecutorReconciler) start(ctx context.Context) error {
+	if err := r.watch(ctx); err != nil {
+		return err
+	}
+	r.leases.lead(r.Now())
+	return nil
+}
+
+// watch sees, once, the Leases that there are.
+func (r *ExecutorReconciler) watch(ctx context.Context) error {
 	if r.leases.started() {
 		return nil
 	}
@@ -127,6 +148,55 @@ func (r *ExecutorReconciler) start(ctx context.Context) error {
 		r.leases.start(all, r.Now())
 	}
 	return err
+}
+
+// follower sees the Leases from the start of a process, whether it leads or not.
+type follower struct {
+	executors *ExecutorReconciler
+	cache     cache.Cache
+}
+
+// NeedLeaderElection is false.
+func (follower) NeedLeaderElection() bool { return false }
+
+// Start follows the Leases until ctx ends.
+func (f follower) Start(ctx context.Context) error {
+	informer, err := f.cache.GetInformer(ctx, &coordinationv1.Lease{})
+	if err != nil {
+		return fmt.Errorf("failed to watch leases: %w", err)
+	}
+	registration, err := informer.AddEventHandler(f.handler())
+	if err != nil {
+		return fmt.Errorf("failed to watch leases: %w", err)
+	}
+	if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		if err := f.executors.watch(ctx); err != nil {
+			return fmt.Errorf("failed to list leases: %w", err)
+		}
+	}
+	<-ctx.Done()
+	return informer.RemoveEventHandler(registration)
+}
+
+func (f follower) handler() toolscache.ResourceEventHandler {
+	r := f.executors
+	see := func(obj any) {
+		if lease, ok := obj.(*coordinationv1.Lease); ok && lease.Namespace == r.Namespace {
+			r.leases.see(lease, r.Now())
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    see,
+		UpdateFunc: func(_, obj any) { see(obj) },
+		DeleteFunc: func(obj any) {
+			if last, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+				obj = last.Obj
+			}
+			if lease, ok := obj.(*coordinationv1.Lease); ok && lease.Namespace == r.Namespace {
+				r.leases.forget(lease.Name)
+			}
+		},
+	}
 }
 
 // lost brings back the Turns of an executor that is gone.
@@ -197,9 +267,13 @@ func (r *ExecutorReconciler) live(ctx context.Context) ([]ExecutorInfo, error) {
 	now := r.Now()
 	for i := range leases {
 		l := &leases[i]
+		name := strings.TrimPrefix(l.Name, executor.LeasePrefix)
+		if r.Exclusive && name != r.Self {
+			continue
+		}
 		capacity := capacityOf(l) // 0 where the executor stops: what it is given it hands back
 		if _, trusted := r.leases.look(l, now); trusted && capacity > 0 {
-			all = append(all, ExecutorInfo{Name: strings.TrimPrefix(l.Name, executor.LeasePrefix), Capacity: capacity})
+			all = append(all, ExecutorInfo{Name: name, Capacity: capacity})
 		}
 	}
 	return all, nil
@@ -213,8 +287,8 @@ func (r *ExecutorReconciler) list(ctx context.Context) ([]coordinationv1.Lease, 
 
 // lives says whether an executor may still be at work.
 func (r *ExecutorReconciler) lives(ctx context.Context, name string) (bool, error) {
-	if name == r.Self {
-		return true, nil
+	if name == r.Self || r.Exclusive {
+		return name == r.Self, nil
 	}
 	if err := r.start(ctx); err != nil {
 		return false, err

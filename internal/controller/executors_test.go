@@ -92,3 +92,33 @@ func TestAProcessWithoutAnExecutorHasNone(t *testing.T) {
 		t.Errorf("an executor without a Lease does not live: %t, %v", lives, err)
 	}
 }
+
+// TestWhoLeadsAloneKnowsThatAllOthersAreGone: with a journal in SQLite an executor works only while it leads, so that whoever wins
+// the election need not wait for the Leases of others.
+func TestWhoLeadsAloneKnowsThatAllOthersAreGone(t *testing.T) {
+	lease := leaseOf("other", 3, now)
+	b := newBench(t, interceptor.Funcs{}, turnWith(boundTo("other")), agentWith(metav1.ConditionTrue, ""), lease, leaseOf("self", 2, now))
+	b.executors.Exclusive = true
+	if lives, err := b.executors.lives(t.Context(), "other"); lives || err != nil {
+		t.Errorf("the executor of another process lives: %t, %v; want it gone, whatever its Lease says", lives, err)
+	}
+	if lives, err := b.executors.lives(t.Context(), "self"); !lives || err != nil {
+		t.Errorf("this process lives: %t, %v", lives, err)
+	}
+	live, err := b.executors.live(t.Context())
+	if diff := cmp.Diff([]ExecutorInfo{{Name: "self", Capacity: 2}}, live); diff != "" || err != nil {
+		t.Errorf("the executors that may get Turns: %v (-want +got):\n%s", err, diff)
+	}
+	if _, err := b.executors.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(lease)}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"one"}, b.woken); diff != "" {
+		t.Errorf("woke others than the Turn of the other executor (-want +got):\n%s", diff)
+	}
+	if _, err := b.look(t, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.turn(t, "one").BoundTo(); got != "self" {
+		t.Errorf("the Turn is bound to %q, want this process at once", got)
+	}
+}

@@ -13,13 +13,29 @@ import (
 // leases judges who holds a Lease by the time at which this process saw it change, and not by the times within it: the
 // clocks of other machines may be wrong by any amount. It is the way in which client-go elects a leader.
 //
-// The one worker of the executor controller and the workers of the Turn controller share it.
+// A process follows the Leases from its start, before it leads: the Lease of an executor and that of leader election, which a lost
+// process has held both, then expire at the same time. A Lease that does not change says something only while Leases can be
+// written. A leader knows that they can: it renews its own. A process that does not lead knows it from the renewals of others
+// that it sees: after a gap in them, each Lease gets its time anew.
+//
+// The informer's handler, the one worker of the executor controller and the workers of the Turn controller share it.
 type leases struct {
 	mu   sync.Mutex
 	seen map[string]sighting
 	// watching is true once all Leases that there were at the start have been seen: one that is new then was just made.
 	watching bool
+	// leading is true once this process leads.
+	leading bool
+	// renewal is when this process last saw a renewal of any Lease.
+	renewal time.Time
+	// writable is since when Leases can be written, as far as this process knows; no Lease expires earlier than its duration later.
+	writable time.Time
 }
+
+// renewalGap is the longest time between two renewals that this process sees while Leases can be written: each executor renews
+// every 5 s, or 5.2 s with its jitter. An executor that lives is silent for no longer than an outage and one such interval, which
+// together must be shorter than executor.LeaseDuration.
+const renewalGap = 8 * time.Second
 
 // sighting is what this process knows of one Lease.
 type sighting struct {
@@ -55,23 +71,44 @@ func (l *leases) started() bool {
 	return l.watching
 }
 
+// lead notes that this process leads from now on. Only the first call counts.
+func (l *leases) lead(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.leading {
+		return
+	}
+	l.leading = true
+	if now.Sub(l.renewal) > renewalGap {
+		l.writable = now
+	}
+}
+
+// see notes a Lease as the informer shows it.
+func (l *leases) see(lease *coordinationv1.Lease, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.note(lease, now)
+}
+
 // look notes a Lease as the cache has it. left is how long its holder counts as alive from now on, 0 or less if it does not;
 // trusted is whether it may get Turns.
 //
 // A Lease is held for its duration after it was seen to change; the first look at it is a change. So the Turns of an executor
-// that died before this process led are bound anew one duration after the start, and not before: it might live. New ones
+// that died before this process was there are bound anew one duration after its start, and not before: it might live. New ones
 // need more than that: the Lease must have been seen to be renewed, or speak of a renewal that is recent by the clock here.
 func (l *leases) look(lease *coordinationv1.Lease, now time.Time) (left time.Duration, trusted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.note(lease, now)
 	duration := held(&s.spec)
-	left = duration - now.Sub(s.changed)
+	silent := now.Sub(s.changed)
+	left = duration - min(silent, now.Sub(l.writable))
 	if duration <= 0 || left <= 0 {
 		return 0, false
 	}
 	age := now.Sub(s.spec.RenewTime.Time)
-	return left, s.renewed || (age < duration && age > -duration)
+	return left, silent < duration && (s.renewed || (age < duration && age > -duration))
 }
 
 // isLost reports whether the holder of a Lease counts as gone: it has released it, or the verdict was given.
@@ -139,6 +176,12 @@ func (l *leases) note(lease *coordinationv1.Lease, now time.Time) sighting {
 		uid: lease.UID, spec: *lease.Spec.DeepCopy(), version: lease.ResourceVersion, changed: now, renewed: known || l.watching,
 	}
 	l.seen[lease.Name] = s
+	if s.renewed {
+		if !l.leading && now.Sub(l.renewal) > renewalGap {
+			l.writable = now
+		}
+		l.renewal = now
+	}
 	return s
 }
 

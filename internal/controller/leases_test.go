@@ -125,6 +125,51 @@ func TestLeases(t *testing.T) {
 	}
 }
 
+// TestLeasesFollowedBeforeThisProcessLeads: the Lease e expires one duration after its last renewal, also if this process leads only
+// later, but only if renewals of another Lease show that e could have been renewed all the time.
+func TestLeasesFollowedBeforeThisProcessLeads(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// others are the seconds at which another executor renews; leads is when this process begins to lead. e was renewed at 0.
+		others []int
+		leads  int
+		// at is when e is looked at last, and left the time that it has then.
+		at, left int
+	}{
+		"both expire together":        {"others renewed while e was silent", []int{5, 10, 15}, 15, 15, 0},
+		"leads early":                 {"the time counts from the last renewal, and not from the lead", []int{5}, 6, 10, 5},
+		"leads early and others stop": {"a leader renews its own Lease, and needs no other", []int{5}, 6, 15, 0},
+		"nobody renews":               {"it may be an outage, and e gets its time anew", nil, 20, 20, 15},
+		"an outage before the lead":   {"all were silent, and may not have renewed yet", []int{1, 2}, 30, 30, 15},
+		"an outage that ends":         {"the first renewal after a gap begins the time of all", []int{5, 20, 25}, 27, 27, 8},
+		"renewals with their jitter":  {"they are no gap", []int{5, 11, 16}, 17, 17, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l leases
+			e, other := leaseOf("e", 1, now), leaseOf("other", 1, now)
+			l.start([]coordinationv1.Lease{*e, *other}, now.Add(-time.Second))
+			second := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
+			renew := func(lease *coordinationv1.Lease, s int) {
+				lease.Spec.RenewTime = new(metav1.NewMicroTime(second(s).Add(time.Millisecond)))
+				l.see(lease, second(s))
+			}
+			renew(e, 0)
+			renew(other, 0)
+			for _, s := range tc.others {
+				renew(other, s)
+			}
+			l.lead(second(tc.leads))
+			left, trusted := l.look(e, second(tc.at))
+			if want := time.Duration(tc.left) * time.Second; left != want {
+				t.Errorf("%s: %s are left, want %s", tc.reason, left, want)
+			}
+			if silent := tc.at >= 15; trusted == silent {
+				t.Errorf("%s: it may get Turns: %t, want %t after %d s of silence", tc.reason, trusted, !silent, tc.at)
+			}
+		})
+	}
+}
+
 // TestLeasesThatAreSeenLate: a cache that is behind, or cut off for ever, shows a Lease as it was before a look at the API
 // server, again and again.
 func TestLeasesThatAreSeenLate(t *testing.T) {

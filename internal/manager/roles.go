@@ -74,6 +74,7 @@ func (p *parts) addController(ctx context.Context) error {
 	turns.Executors = &controller.ExecutorReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: p.local, Namespace: o.Namespace, Turns: turns}
 	if o.has(RoleExecutor) {
 		turns.Executors.Self = o.ExecutorName
+		turns.Executors.Exclusive = !p.shared && o.elects() // the executor then works only while it leads
 	}
 	probeInterval := time.Duration(o.ProbeIntervalSeconds) * time.Second
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
