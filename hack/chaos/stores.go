@@ -80,7 +80,7 @@ func (r *rig) newSQLite(name string) journalStore {
 func (s *sqliteStore) url() string { return "sqlite://" + s.path }
 
 func (s *sqliteStore) open(ctx context.Context) (keptJournal, error) {
-	return sqlite.Open(ctx, s.path)
+	return sqlite.OpenReader(ctx, s.path)
 }
 
 // outage holds the file for itself for a while, so that nobody can write to it.

@@ -30,7 +30,7 @@ const (
 
 // local is the journal of a Turn of capstan run.
 type local struct {
-	store *sqlite.Store
+	store *sqlite.Reader
 	uid   string
 }
 
@@ -42,8 +42,8 @@ type localTurn struct {
 
 func (t localTurn) title() string { return t.namespace + "/" + t.name }
 
-// openFolder opens the journals of a folder, which must be there: reading makes none.
-func openFolder(ctx context.Context, dir string) (*sqlite.Store, error) {
+// openFolder opens the journals of a folder to read them, also while a run writes them. They must be there: reading makes none.
+func openFolder(ctx context.Context, dir string) (*sqlite.Reader, error) {
 	path := filepath.Join(dir, journalFile)
 	if _, err := os.Stat(path); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -51,7 +51,7 @@ func openFolder(ctx context.Context, dir string) (*sqlite.Store, error) {
 		}
 		return nil, fail(ExitFailed, fmt.Errorf("--data-dir: %w", err))
 	}
-	s, err := sqlite.Open(ctx, path)
+	s, err := sqlite.OpenReader(ctx, path)
 	if err != nil {
 		return nil, fail(ExitFailed, err)
 	}
@@ -72,7 +72,7 @@ func openLocal(ctx context.Context, env Environment, dir, namespace, name, uid s
 	return &local{store: s, uid: found.uid}, nil
 }
 
-func choose(ctx context.Context, env Environment, s *sqlite.Store, dir, namespace, name, uid string) (localTurn, error) {
+func choose(ctx context.Context, env Environment, s *sqlite.Reader, dir, namespace, name, uid string) (localTurn, error) {
 	all, err := listLocal(ctx, s)
 	if err != nil {
 		return localTurn{}, err
@@ -101,7 +101,7 @@ func choose(ctx context.Context, env Environment, s *sqlite.Store, dir, namespac
 }
 
 // listLocal lists the Turns of which there are journals, newest first.
-func listLocal(ctx context.Context, s *sqlite.Store) ([]localTurn, error) {
+func listLocal(ctx context.Context, s *sqlite.Reader) ([]localTurn, error) {
 	var all []localTurn
 	for after := ""; ; {
 		page, err := s.UIDs(ctx, after, pageOfUIDs)
@@ -127,7 +127,7 @@ func listLocal(ctx context.Context, s *sqlite.Store) ([]localTurn, error) {
 }
 
 // firstOf says whose journal it is; ok is false for that of a Session.
-func firstOf(ctx context.Context, s *sqlite.Store, uid string) (t localTurn, ok bool, err error) {
+func firstOf(ctx context.Context, s *sqlite.Reader, uid string) (t localTurn, ok bool, err error) {
 	for e, err := range s.Read(ctx, uid, 0) {
 		if err != nil {
 			return t, false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)

@@ -52,7 +52,7 @@ With --data-dir the journal is kept. The same Turn with the same Agent, PromptPr
 and --now then goes on where it stopped, or shows what came of it; what was paid for is not bought again. Anything that
 changes makes it a new Turn. The Turns of a Session are run one after another, and each sees what was said before; a Session
 that the manifests do not hold is made. Its history belongs to its name, whatever else changes. capstan logs shows what a
-Turn did.
+Turn did, also while it runs. One run at a time works with a folder.
 
 Tools are those of the manifests' ToolServers, which may be on this machine, too. A sub-agent's Turn runs here as well. Where a call
 needs approval, run shows it at a terminal and asks; without one the Turn waits (exit code 3), and goes on when it is run again with
@@ -151,9 +151,6 @@ func (r *runner) execute(ctx context.Context, p *project, t *v1alpha1.Turn) (res
 	}
 	defer func() { err = errors.Join(err, j.close()) }()
 	j.watched, j.life = watched, life
-	if err := j.store.take(r.dataDir, string(t.UID)); err != nil {
-		return nil, fail(ExitFailed, fmt.Errorf("%s: %w", p.title(), err))
-	}
 	before, err := j.store.past(steady, string(t.UID))
 	if err != nil {
 		return nil, fail(ExitFailed, err)
@@ -195,8 +192,6 @@ func (r *runner) stopped(p *project, t *v1alpha1.Turn, err error, interrupted bo
 			message += "; run the same command again to go on"
 		}
 		return fail(ExitInterrupted, errors.New(message))
-	case errors.Is(err, journal.ErrFenced), errors.Is(err, journal.ErrSequence):
-		return fail(ExitFailed, fmt.Errorf("%s: %w", p.title(), errHeld))
 	}
 	return fail(ExitFailed, fmt.Errorf("%s (journal key %s) has not ended: %w", p.title(), t.UID, err))
 }

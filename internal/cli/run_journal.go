@@ -30,8 +30,6 @@ type store struct {
 	*sqlite.Store
 	// temporary is the folder to remove at the end, empty for none.
 	temporary string
-	// release gives the Turn back; nil if it is not held.
-	release func() error
 }
 
 // openStore opens the journal of --data-dir, or a temporary one. Both are readable by their owner only.
@@ -49,6 +47,9 @@ func (r *runner) openStore(ctx context.Context) (*store, error) {
 		if temporary != "" {
 			err = errors.Join(err, os.RemoveAll(temporary))
 		}
+		if errors.Is(err, sqlite.ErrInUse) {
+			err = fmt.Errorf("%w; another capstan run works with the same --data-dir: wait for it, or use another folder", err)
+		}
 		return nil, err
 	}
 	return &store{Store: s, temporary: temporary}, nil
@@ -56,9 +57,6 @@ func (r *runner) openStore(ctx context.Context) (*store, error) {
 
 func (s *store) close() error {
 	err := s.Close()
-	if s.release != nil {
-		err = errors.Join(err, s.release())
-	}
 	if s.temporary != "" {
 		err = errors.Join(err, os.RemoveAll(s.temporary))
 	}
@@ -72,14 +70,6 @@ func (s *store) close() error {
 type past struct {
 	// first and last are the first entry and the last one.
 	first, last journal.Entry
-}
-
-// take takes the Turn for this run, as long as the store is open. A temporary journal is nobody else's.
-func (s *store) take(dataDir, uid string) (err error) {
-	if s.temporary == "" {
-		s.release, err = hold(dataDir, uid)
-	}
-	return err
 }
 
 // past reads how far the Turn has got.

@@ -61,7 +61,8 @@ func (o *Options) location() (location, error) {
 		"(its value is not shown, it may hold a password)")
 }
 
-// openStore opens the journal that the options name. A PostgreSQL that is away is waited for. Close must be called.
+// openStore opens the journal that the options name. It waits for a PostgreSQL that is away, and for a file that another process uses.
+// Close must be called.
 func openStore(ctx context.Context, o *Options, log logr.Logger) (store.Store, error) {
 	l, err := o.location()
 	if err != nil {
@@ -69,7 +70,8 @@ func openStore(ctx context.Context, o *Options, log logr.Logger) (store.Store, e
 	}
 	log = log.WithValues(l.shown()...)
 	if l.url == "" {
-		return await(ctx, log, never, func(ctx context.Context) (store.Store, error) {
+		// The Pod before this one may still run.
+		return await(ctx, log, sqlite.IsInUse, func(ctx context.Context) (store.Store, error) {
 			s, err := sqlite.Open(ctx, l.path)
 			return orNil(s, err)
 		})
@@ -79,9 +81,6 @@ func openStore(ctx context.Context, o *Options, log logr.Logger) (store.Store, e
 		return orNil(s, err)
 	})
 }
-
-// never is the answer for a store that does not come by waiting.
-func never(error) bool { return false }
 
 // orNil keeps a nil pointer from becoming a store that is not nil.
 func orNil[S store.Store](s S, err error) (store.Store, error) {

@@ -58,6 +58,32 @@ func TestOpenStore(t *testing.T) {
 	}
 }
 
+// TestOpenStoreWaitsForTheProcessBefore: a Pod is replaced while the old one still runs.
+func TestOpenStoreWaitsForTheProcessBefore(t *testing.T) {
+	o := Options{Store: "sqlite://" + filepath.Join(t.TempDir(), "journal.db")}
+	before, err := openStore(t.Context(), &o, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said string
+	log := funcr.New(func(_, args string) {
+		said = args
+		if err := before.Close(); err != nil { // which may be called more than once
+			t.Error(err)
+		}
+	}, funcr.Options{})
+	after, err := openStore(t.Context(), &o, log)
+	if err != nil {
+		t.Fatalf("openStore: %v, want it to wait for the process before", err)
+	}
+	if err := after.Close(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(said, "Waiting for the store") || !strings.Contains(said, "another process uses it") {
+		t.Errorf("the log says %q, want the reason of the wait", said)
+	}
+}
+
 func TestOpenStoreSaysWhatIsWrong(t *testing.T) {
 	for name, tc := range map[string]struct{ url, want string }{
 		"a folder in the way": {"sqlite://" + t.TempDir(), "failed to open the journal"},

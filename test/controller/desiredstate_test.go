@@ -241,7 +241,7 @@ var _ = Describe("Deleting a Turn that runs", func() {
 // journals returns the UIDs of the Turns that a manager's journal knows.
 func (m *runningManager) journals(ctx context.Context) []string {
 	GinkgoHelper()
-	store, err := sqlite.Open(ctx, m.options.DataDir+"/journal.db")
+	store, err := sqlite.OpenReader(ctx, m.options.DataDir+"/journal.db")
 	Expect(err).NotTo(HaveOccurred())
 	defer func() { Expect(store.Close()).To(Succeed()) }()
 	uids, err := store.UIDs(ctx, "", 1000)

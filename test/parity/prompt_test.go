@@ -68,7 +68,7 @@ func (c cluster) expectPromptOfRender(t *testing.T, turn *v1alpha1.Turn, namespa
 // frozen returns all prompts that the manager's journal has of a Turn, oldest first.
 func (c cluster) frozen(t *testing.T, turn *v1alpha1.Turn) []prepare.Prepared {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), filepath.Join(c.dataDir, "journal.db"))
+	store, err := sqlite.OpenReader(t.Context(), filepath.Join(c.dataDir, "journal.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,7 +72,7 @@ func TestOpenOfWhatMayNotBeWritten(t *testing.T) {
 		file, folder os.FileMode
 		want         string
 	}{
-		"File":   {"a file of another user", 0o444, 0o755, "it must be a file that the user of this process may read and write"},
+		"File":   {"a file of another user", 0o444, 0o755, "let the user of this process own both"},
 		"Folder": {"the log beside the file cannot be made", 0o666, 0o555, "let the user of this process own both"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -74,13 +74,33 @@ func look(ctx context.Context, db *sql.DB) error {
 }
 
 func migrate(ctx context.Context, db *sql.DB) error {
-	dir, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return err
-	}
-	provider, err := goose.NewProvider(goose.DialectSQLite3, db, dir)
+	provider, err := provide(db)
 	if err != nil {
 		return err
 	}
 	return schema.Up(ctx, provider)
+}
+
+func provide(db *sql.DB) (*goose.Provider, error) {
+	dir, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return nil, err
+	}
+	return goose.NewProvider(goose.DialectSQLite3, db, dir)
+}
+
+// versions returns the version of the schema that a file has, and the newest that this program knows. It changes nothing.
+func versions(ctx context.Context, db *sql.DB) (has, newest int64, err error) {
+	provider, err := provide(db)
+	if err != nil {
+		return 0, 0, err
+	}
+	sources := provider.ListSources()
+	newest = sources[len(sources)-1].Version
+	var tables int
+	if err := db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE name = 'goose_db_version'`).Scan(&tables); err != nil || tables == 0 {
+		return 0, newest, err
+	}
+	err = db.QueryRowContext(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version`).Scan(&has)
+	return has, newest, err
 }

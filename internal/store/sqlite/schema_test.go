@@ -103,3 +103,39 @@ func TestOpenLeavesANewerSchemaAlone(t *testing.T) {
 	}
 	must(t, "Open", err, path, "version 99", "knows is 3", "run that version, or a later one")
 }
+
+func TestReaderOfAnotherSchema(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	at(t, path, 1, func(db *sql.DB) {
+		if _, err := db.ExecContext(t.Context(), `INSERT INTO journal (turn_uid, seq, epoch, kind, time, payload) VALUES
+			('a', 1, 1, 'prepared', '1970-01-01T00:00:01Z', '{}')`); err != nil {
+			t.Fatal(err)
+		}
+	})
+	r, err := sqlite.OpenReader(t.Context(), path)
+	if err != nil {
+		t.Fatalf("OpenReader: %v, want a file of the version before to be read", err)
+	}
+	got, err := journal.Collect(t.Context(), r, "a")
+	if diff := cmp.Diff([]journal.Entry{entry(1)}, got); diff != "" || err != nil {
+		t.Errorf("entries (error %v): -want +got:\n%s", err, diff)
+	}
+	if uids, err := r.UIDs(t.Context(), "", 10); err != nil || !slices.Equal(uids, []string{"a"}) {
+		t.Errorf("UIDs: %v, %v; want a", uids, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	s := openAt(t, path)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	at(t, path, 3, func(db *sql.DB) {
+		if _, err := db.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)`); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if r, err := sqlite.OpenReader(t.Context(), path); !errors.Is(err, journal.ErrNewer) {
+		t.Errorf("OpenReader = %v, %v; want ErrNewer", r, err)
+	}
+}

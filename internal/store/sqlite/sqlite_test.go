@@ -25,6 +25,12 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if path := os.Getenv(holder); path != "" {
+		if err := holdOpen(path); err != nil {
+			panic(err)
+		}
+		return
+	}
 	goleak.VerifyTestMain(m)
 }
 

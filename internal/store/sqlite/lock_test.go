@@ -1,0 +1,147 @@
+//go:build unix
+
+package sqlite_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// holder is the environment variable with the file that a child of the test opens, and holds until its standard input ends.
+const holder = "CAPSTAN_TEST_HOLD"
+
+// holdOpen opens a file, appends an entry and says so, then waits.
+func holdOpen(path string) error {
+	ctx := context.Background()
+	s, err := sqlite.Open(ctx, path)
+	if err != nil {
+		return err
+	}
+	if err := s.Append(ctx, "a", entry(1)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(os.Stdout, "opened"); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, s.Close())
+}
+
+// held starts a process that holds a file, and returns it when it does.
+func held(t *testing.T, path string) (child *exec.Cmd, end io.Closer) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child = exec.CommandContext(t.Context(), program)
+	child.Env, child.Stderr = append(os.Environ(), holder+"="+path), os.Stderr
+	in, inErr := child.StdinPipe()
+	out, outErr := child.StdoutPipe()
+	if err := errors.Join(inErr, outErr, child.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := bufio.NewReader(out).ReadString('\n'); said != "opened\n" {
+		t.Fatalf("the child said %q (%v), want it to hold the journal", said, err)
+	}
+	return child, in
+}
+
+func TestASecondProcessIsRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		end    func(child *exec.Cmd, in io.Closer) error
+	}{
+		"Killed": {"the kernel gives the lock back, and what was acknowledged is there", func(child *exec.Cmd, _ io.Closer) error {
+			err := child.Process.Kill()
+			if waited := child.Wait(); waited == nil {
+				err = errors.Join(err, errors.New("it was not killed"))
+			}
+			return err
+		}},
+		"Closed": {"the process gives the lock back", func(child *exec.Cmd, in io.Closer) error { return errors.Join(in.Close(), child.Wait()) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "data", "journal.db")
+			child, in := held(t, path)
+			s, err := sqlite.Open(t.Context(), path)
+			if err == nil {
+				t.Fatal(errors.Join(errors.New("Open took a journal that another process uses"), s.Close()))
+			}
+			if !errors.Is(err, sqlite.ErrInUse) || !sqlite.IsInUse(err) {
+				t.Errorf("Open: %v, want ErrInUse", err)
+			}
+			must(t, "Open", err, path, "another process uses it", fmt.Sprintf("process %d on ", child.Process.Pid), "wait for that process or stop it")
+
+			r, err := sqlite.OpenReader(t.Context(), path)
+			if err != nil {
+				t.Fatalf("OpenReader: %v, want a journal that is in use to be read", err)
+			}
+			if got, err := journal.Collect(t.Context(), r, "a"); err != nil || len(got) != 1 {
+				t.Errorf("%d entries (error %v), want the one that the other process wrote", len(got), err)
+			}
+			must(t, "Append of a reader", r.Append(t.Context(), "a", entry(2)), path, "opened to be read")
+			if err := errors.Join(r.Close(), tc.end(child, in)); err != nil {
+				t.Fatal(err)
+			}
+			fine(t, openAt(t, path), "a", 1) // tc.reason
+		})
+	}
+}
+
+func TestASecondStoreOfAProcessIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	first := openAt(t, path)
+	if second, err := sqlite.Open(t.Context(), path); !errors.Is(err, sqlite.ErrInUse) {
+		t.Fatalf("Open = %v, %v; want ErrInUse", second, err)
+	}
+	if err := first.Append(t.Context(), "a", entry(1)); err != nil {
+		t.Errorf("Append of the first store: %v, want the second one to have changed nothing", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := sqlite.Open(ended, path); !errors.Is(err, context.Canceled) {
+		t.Errorf("Open: %v, want the context's error", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fine(t, openAt(t, path), "a", 1)
+}
+
+func TestReaderOfAKilledProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	child, _ := held(t, path)
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait() // it was killed
+	r, err := sqlite.OpenReader(t.Context(), path)
+	if err != nil {
+		t.Fatalf("OpenReader: %v", err)
+	}
+	if got, err := journal.Collect(t.Context(), r, "a"); err != nil || len(got) != 1 {
+		t.Errorf("%d entries (error %v), want the one that is in the log beside the file", len(got), err)
+	}
+	s := openAt(t, path) // which a reader does not hinder
+	if err := s.Append(t.Context(), "a", entry(2)); err != nil {
+		t.Error(err)
+	}
+	if got, err := journal.Collect(t.Context(), r, "a"); err != nil || len(got) != 2 {
+		t.Errorf("%d entries (error %v), want the reader to see the new one", len(got), err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	fine(t, s, "a", 2)
+}

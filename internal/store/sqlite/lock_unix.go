@@ -1,0 +1,23 @@
+//go:build unix && !aix && !solaris
+
+package sqlite
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// flock locks a file for as long as it is open, and reports false if another process has it.
+func flock(f *os.File) (taken bool, err error) {
+	for {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return false, nil
+		default:
+			return err == nil, err
+		}
+	}
+}

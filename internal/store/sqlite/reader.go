@@ -1,0 +1,83 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"iter"
+	"net/url"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store/schema"
+)
+
+// Reader reads the journals in a file that another process may use at the same time. It changes nothing.
+type Reader struct{ store *Store }
+
+// OpenReader opens the journals in a file to read them. A file of an older schema is brought to the newest one first, which
+// fails with ErrInUse while another process uses it. It fails if the file was written by a newer version. Close must be called.
+func OpenReader(ctx context.Context, path string) (*Reader, error) {
+	r, err := openReader(ctx, path)
+	if !errors.Is(err, errOlder) {
+		return r, err
+	}
+	s, err := Open(ctx, path)
+	if err == nil {
+		err = s.Close()
+	}
+	if r, again := openReader(ctx, path); again == nil {
+		return r, nil // also if the other process has made the schema meanwhile
+	} else if err == nil {
+		err = again
+	}
+	return nil, err
+}
+
+// errOlder says that a file does not have the newest schema yet.
+var errOlder = errors.New("its schema is older than this program's")
+
+func openReader(ctx context.Context, path string) (*Reader, error) {
+	db, err := sql.Open("sqlite", location(path, url.Values{
+		"mode": {"ro"}, "_pragma": {waitForLocks},
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("failed to open the journal %q: %w", path, err)
+	}
+	has, newest, err := versions(ctx, db)
+	if err == nil {
+		err = schema.Check(has, newest)
+	}
+	switch {
+	case err != nil:
+		err = explain(err)
+	case has < newest:
+		err = errOlder
+	default:
+		return &Reader{&Store{path: path, db: db, closing: make(chan struct{})}}, nil
+	}
+	return nil, errors.Join(fmt.Errorf("failed to open the journal %q: %w", path, err), db.Close())
+}
+
+// Read is Store.Read.
+func (r *Reader) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	return r.store.Read(ctx, uid, after)
+}
+
+// Append fails: a Reader changes nothing. It makes Reader a journal.Journal.
+func (r *Reader) Append(context.Context, string, ...journal.Entry) error {
+	return fmt.Errorf("failed to write to the journal %q: it was opened to be read", r.store.path)
+}
+
+// Artifact is Store.Artifact.
+func (r *Reader) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
+	return r.store.Artifact(ctx, uid, sha256)
+}
+
+// UIDs is Store.UIDs.
+func (r *Reader) UIDs(ctx context.Context, after string, most int) ([]string, error) {
+	return r.store.UIDs(ctx, after, most)
+}
+
+// Close closes the file.
+func (r *Reader) Close() error { return r.store.db.Close() }
