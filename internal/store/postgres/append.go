@@ -130,11 +130,16 @@ func notNull[S ~[]E, E any](s S) []E {
 	return s
 }
 
+// confirm returns where a journal ends, and changes nothing else. Its commit is confirmed by the standbys that the server waits for,
+// and with it all commits before. An append that ran out of time while it waited for them is on the server's own disk alone. Whoever finds its
+// entries there must not rely on them before they are as safe as others.
+const confirm = `UPDATE capstan_turn SET seq = seq WHERE turn_uid = $1 RETURNING seq, epoch`
+
 // refusal says why entries were not written. The journal's row only ever grows, so what refused them still does.
 func (s *Store) refusal(ctx context.Context, uid string, entries []journal.Entry) error {
 	var seq, epoch int64
 	err := s.again(ctx, appendTimeout, func(ctx context.Context) error {
-		err := s.pool.QueryRow(ctx, primary+`SELECT seq, epoch FROM capstan_turn WHERE turn_uid = $1`, uid).Scan(&seq, &epoch)
+		err := s.pool.QueryRow(ctx, confirm, uid).Scan(&seq, &epoch)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}

@@ -190,3 +190,29 @@ func TestServerThatFallsSilent(t *testing.T) {
 		t.Errorf("%d entries, want 2", len(got))
 	}
 }
+
+// TestAppendThatNoStandbyHas: an append that times out while the server waits for its standby is on the server's own disk. Finding it there
+// is no reason to rely on it.
+func TestAppendThatNoStandbyHas(t *testing.T) {
+	t.Parallel() // it takes as long as two calls wait for an answer
+	primary, standby := postgrestest.Pair(t)
+	s := openAt(t, primary.URL("postgres"))
+	if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	standby.Set(t, "primary_conninfo", "")
+	primary.Set(t, "synchronous_standby_names", "*")
+	log, err := journal.Open(t.Context(), "a", 1, journal.Options{
+		Journal: s, Now: time.Now, Apply: func(journal.Entry) error { return nil }, Patience: 12 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: "reply"}); err == nil {
+		t.Error("Append relied on an entry that no standby has")
+	}
+	primary.Set(t, "synchronous_standby_names", "")
+	if err := s.Append(t.Context(), "a", entry(2, 1)); !errors.Is(err, journal.ErrSequence) {
+		t.Errorf("Append: %v, want ErrSequence, for the entry is on the server's disk", err)
+	}
+}
