@@ -29,6 +29,13 @@ var calls = map[string]func(ctx context.Context, s *postgres.Store) error{
 		}
 		return err
 	},
+	"Last": func(ctx context.Context, s *postgres.Store) error {
+		last, err := s.Last(ctx, "behind")
+		if err == nil && last != 2 {
+			err = fmt.Errorf("the last entry is %d, want the 2nd that the primary has", last)
+		}
+		return err
+	},
 	"Artifact": func(ctx context.Context, s *postgres.Store) error {
 		if _, err := s.Artifact(ctx, "old", "none"); !errors.Is(err, journal.ErrNoArtifact) {
 			return fmt.Errorf("%w, want ErrNoArtifact", err)

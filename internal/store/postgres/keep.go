@@ -41,7 +41,7 @@ type head struct {
 func (s *Store) Purge(ctx context.Context, before time.Time, most int) (purged int, err error) {
 	heads, err := read(ctx, s, func(row pgx.CollectableRow) (h head, err error) {
 		return h, row.Scan(&h.uid, &h.seq)
-	}, primary+`SELECT turn_uid, seq FROM capstan_turn WHERE retired_at <= $1 ORDER BY retired_at, turn_uid LIMIT $2`, before, max(most, 0))
+	}, `SELECT turn_uid, seq FROM capstan_turn WHERE retired_at <= $1 ORDER BY retired_at, turn_uid LIMIT $2`, before, max(most, 0))
 	if err != nil {
 		return 0, err
 	}

@@ -18,7 +18,7 @@ import (
 const primary = `WITH writable AS (DELETE FROM capstan_turn WHERE false) `
 
 // page reads entries until a page has enough of them or of bytes. The length of a payload is known without reading it.
-const page = primary + `SELECT seq, epoch, kind, version, time, payload, artifact FROM (
+const page = `SELECT seq, epoch, kind, version, time, payload, artifact FROM (
     SELECT *, sum(octet_length(payload)) OVER (ORDER BY seq) - octet_length(payload) AS before
     FROM capstan_journal WHERE turn_uid = $1 AND seq > $2 ORDER BY seq LIMIT $3
 ) AS p WHERE before < $4 ORDER BY seq`
@@ -65,7 +65,7 @@ func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artif
 	found, err := read(ctx, s, func(row pgx.CollectableRow) (journal.Artifact, error) {
 		a := journal.Artifact{SHA256: sha256}
 		return a, row.Scan(&a.Bytes, &a.Data)
-	}, primary+`SELECT bytes, data FROM capstan_artifact WHERE turn_uid = $1 AND sha256 = $2`, uid, sha256)
+	}, `SELECT bytes, data FROM capstan_artifact WHERE turn_uid = $1 AND sha256 = $2`, uid, sha256)
 	if err != nil {
 		return journal.Artifact{}, err
 	}
@@ -77,7 +77,7 @@ func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artif
 
 // UIDs returns UIDs that have entries and are not retired, those after one, in byte order. It takes at most a minute.
 func (s *Store) UIDs(ctx context.Context, after string, most int) ([]string, error) {
-	return read(ctx, s, pgx.RowTo[string], primary+`SELECT turn_uid FROM capstan_turn
+	return read(ctx, s, pgx.RowTo[string], `SELECT turn_uid FROM capstan_turn
 		WHERE retired_at IS NULL AND turn_uid COLLATE "C" > $1 ORDER BY turn_uid COLLATE "C" LIMIT $2`, after, max(most, 0))
 }
 
@@ -108,10 +108,10 @@ func (s *Store) Size(ctx context.Context) (z store.Size, err error) {
 	return z, nil
 }
 
-// read collects the rows of a query.
+// read collects the rows of a query, as a server has them that takes writes.
 func read[T any](ctx context.Context, s *Store, row pgx.RowToFunc[T], query string, args ...any) (all []T, err error) {
 	err = s.again(ctx, readTimeout, func(ctx context.Context) error {
-		rows, err := s.pool.Query(ctx, query, args...)
+		rows, err := s.pool.Query(ctx, primary+query, args...)
 		if err != nil {
 			return err
 		}

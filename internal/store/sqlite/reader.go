@@ -64,6 +64,9 @@ func (r *Reader) Read(ctx context.Context, uid string, after int64) iter.Seq2[jo
 	return r.store.Read(ctx, uid, after)
 }
 
+// Last is Store.Last.
+func (r *Reader) Last(ctx context.Context, uid string) (int64, error) { return r.store.Last(ctx, uid) }
+
 // Append fails: a Reader changes nothing. It makes Reader a journal.Journal.
 func (r *Reader) Append(context.Context, string, ...journal.Entry) error {
 	return fmt.Errorf("failed to write to the journal %q: it was opened to be read", r.store.path)
