@@ -133,8 +133,8 @@ type TurnStatus struct {
 	// +optional
 	Result *TurnResult `json:"result,omitempty"`
 
-	// usage is what the answer took and cost, over all attempts that the provider reported, and by estimate those whose reply
-	// broke off before it could. It is absent where there are none.
+	// usage is what the answer took and cost, over all attempts: as the provider reported it, and by estimate where it did not.
+	// It is absent where there are none.
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
 
@@ -450,7 +450,7 @@ type Citations struct {
 	Local []string `json:"local,omitempty"`
 }
 
-// Usage counts tokens, as the provider reports them.
+// Usage counts tokens, as the provider reports them, and by estimate where it does not.
 type Usage struct {
 	// inputTokens of all requests, cached ones included.
 	// +required
@@ -476,6 +476,10 @@ type Usage struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CacheReadTokens int64 `json:"cacheReadTokens,omitempty"`
+
+	// estimated is true where a part of the tokens, and so of the cost, is estimated, because an endpoint did not report it.
+	// +optional
+	Estimated bool `json:"estimated,omitempty"`
 
 	// cost of these tokens at the provider's prices. It is absent where a model that was used has no price.
 	// +optional

@@ -2,6 +2,7 @@
 package metrics
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,8 +31,8 @@ var (
 		Name: "capstan_model_retries_total", Help: "Requests to models that repeated a failed one, of turns that have ended.",
 	})
 	tokens = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "capstan_tokens_total", Help: "Tokens used by turns that have ended, by provider, model and type (input, output).",
-	}, []string{"provider", "model", "type"})
+		Name: "capstan_tokens_total", Help: "Tokens used by turns that have ended, by provider, model and type (input, output), and whether a part is estimated.",
+	}, []string{"provider", "model", "type", "estimated"})
 	toolCalls = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "capstan_tool_calls_total", Help: "Calls of tools, of turns that have ended.",
 	})
@@ -74,8 +75,9 @@ func Ended(t *v1alpha1.Turn, result *turn.Result) {
 		contextWarnings.Inc()
 	}
 	for _, s := range result.Spent {
-		tokens.WithLabelValues(s.Provider, s.Model, "input").Add(float64(s.Usage.InputTokens))
-		tokens.WithLabelValues(s.Provider, s.Model, "output").Add(float64(s.Usage.OutputTokens))
+		estimated := strconv.FormatBool(s.Usage.Estimated)
+		tokens.WithLabelValues(s.Provider, s.Model, "input", estimated).Add(float64(s.Usage.InputTokens))
+		tokens.WithLabelValues(s.Provider, s.Model, "output", estimated).Add(float64(s.Usage.OutputTokens))
 	}
 }
 

@@ -201,7 +201,11 @@ func spent(u model.Usage, c *model.Cost) string {
 }
 
 func tokens(u model.Usage) string {
-	return fmt.Sprintf("%s tokens (%s in, %s out)", screen.Thousands(u.InputTokens+u.OutputTokens),
+	form := "%s tokens (%s in, %s out)"
+	if u.Estimated {
+		form = "%s tokens (%s in, %s out, in part estimated)"
+	}
+	return fmt.Sprintf(form, screen.Thousands(u.InputTokens+u.OutputTokens),
 		screen.Thousands(u.InputTokens), screen.Thousands(u.OutputTokens))
 }
 

@@ -54,7 +54,7 @@ var (
 var (
 	usage = fields{
 		"inputTokens": aNumber, "outputTokens": aNumber, "reasoningTokens": aNumber, "cacheReadTokens": aNumber,
-		"cacheCreationTokens": aNumber,
+		"cacheCreationTokens": aNumber, "estimated": aSwitch,
 	}
 	cost     = fields{"amount": anAmount, "currency": aWord}
 	revision = fields{"name": aName, "id": aName, "version": aName, "generation": aNumber}
@@ -115,11 +115,11 @@ var kept = map[journal.Kind]rule{
 	},
 	journal.ApprovalDecided: fields{"step": aNumber, "callID": callID{}, "approved": aSwitch, "expired": aSwitch, "by": aName},
 	journal.ToolIntended: fields{
-		"step": aNumber, "callID": callID{}, "name": toolName{}, "effect": aWord, "attempt": aNumber, "retry": aSwitch,
+		"step": aNumber, "callID": callID{}, "name": toolName{}, "effect": aWord, "attempt": aNumber, "retry": aSwitch, "descendants": aNumber,
 	},
 	journal.ToolFinished: fields{
 		"step": aNumber, "callID": callID{}, "name": toolName{}, "outcome": aWord, "class": aWord, "bytes": aNumber,
-		"durationMilliseconds": aNumber, "artifactName": anOutput, "spent": child, "endsTurn": aSwitch,
+		"durationMilliseconds": aNumber, "artifactName": anOutput, "spent": child, "endsTurn": aSwitch, "descendants": aNumber,
 	},
 	journal.OutputRejected: fields{"step": aNumber},
 	journal.Compacted:      fields{"from": aNumber, "forced": aSwitch, "tokens": aNumber},
@@ -143,6 +143,7 @@ var kept = map[journal.Kind]rule{
 			"artifact": anOutput, "turn": aName, "decidedBy": aName,
 		}},
 		"toolsLeftOut": aNumber, "toolServersMissing": each{aName}, "warned": aSwitch, "subAgents": fields{"usage": usage, "cost": cost},
+		"descendants": aNumber,
 	},
 	journal.SessionTurn: fields{
 		"turnUID": aName, "turnName": aName, "messages": each{message}, "usage": usage, "cost": cost, "contextTokens": aNumber,

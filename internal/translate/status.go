@@ -253,6 +253,7 @@ func usage(r finalize.Record) *v1alpha1.Usage {
 		InputTokens: r.Usage.InputTokens, OutputTokens: r.Usage.OutputTokens,
 		TotalTokens:     r.Usage.InputTokens + r.Usage.OutputTokens,
 		ReasoningTokens: r.Usage.ReasoningTokens, CacheReadTokens: r.Usage.CacheReadTokens,
+		Estimated: r.Usage.Estimated,
 	}
 	if r.Cost != nil {
 		u.Cost = &v1alpha1.Cost{Amount: r.Cost.Amount, Currency: r.Cost.Currency}

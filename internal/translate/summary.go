@@ -14,6 +14,9 @@ func Summary(t *v1alpha1.Turn) string {
 	}
 	if u := t.Status.Usage; u != nil {
 		s += fmt.Sprintf(", %d tokens", u.TotalTokens)
+		if u.Estimated {
+			s += " (in part estimated)"
+		}
 		if u.Cost != nil {
 			s += fmt.Sprintf(", cost %s %s", u.Cost.Amount, u.Cost.Currency)
 		}

@@ -56,9 +56,9 @@ func TestBudget(t *testing.T) {
 		"cost suffices":   {"to the last: 0.002 and 0.001101", []answer{used(look, 1000, 100), says("Done.")}, 0, "0.003101", pricing(1, 10), 2, ""},
 		"cost":            {"of the next request the prompt alone is known", []answer{used(look, 1000, 100), says("Done.")}, 0, "0.0031", pricing(1, 10), 1, "the turn has cost 0.002 and the next request would cost about 0.001101: that is more than its budget of 0.0031"},
 		"unpriced":        {"a model without a price costs nothing", []answer{used(look, 1000, 100), says("Done.")}, 0, "0.0000000001", nil, 2, ""},
-		"no usage":        {"what no endpoint reports is estimated, but not added up", []answer{used(look, 0, 0), says("Done.")}, 40, "0", nil, 2, ""},
+		"no usage":        {"what no endpoint reports is estimated, and added up", []answer{used(look, 0, 0), says("Done.")}, 40, "0", nil, 1, "the turn has taken 31 tokens and the next request would take about 32: that is more than its budget of 40 tokens"},
 		"wild":            {"an endpoint may report anything: it ends the Turn and not the count", []answer{used(look, math.MaxInt64, math.MaxInt64), says("Done.")}, 1e9, "0", nil, 1, "the turn has taken 2251799813685248 tokens, which is more than its budget of 1000000000 tokens: no more tools were called"},
-		"wild and priced": {"nor the cost", []answer{used(look, math.MaxInt64, math.MinInt64), says("Done.")}, 0, "1", pricing(1, 10), 1, "the turn has cost 1125899906.842624, which is more than its budget of 1: no more tools were called"},
+		"wild and priced": {"nor the cost", []answer{used(look, math.MaxInt64, math.MinInt64), says("Done.")}, 0, "1", pricing(1, 10), 1, "the turn has cost 1125899906.842644, which is more than its budget of 1: no more tools were called"},
 	} {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, restart %t", name, restart), func(t *testing.T) {

@@ -23,7 +23,12 @@ func tooLong(text string, received int64, usage model.Usage) answer {
 	return answer{reply: model.Reply{Text: text, FinishReason: model.FinishLength, TooLong: true, Received: received, Usage: usage}}
 }
 
-// TestWhatNobodyReported of a reply that was cut off is estimated and counted: the prompt has 6 tokens, and 4 bytes are one.
+// whole is a reply of two tokens that came whole, for which the endpoint has reported a usage, or a part of one.
+func whole(usage model.Usage) answer {
+	return answer{reply: model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}}
+}
+
+// TestWhatNobodyReported is estimated, counted and marked, also of a whole reply: the prompt has 6 tokens, and 4 bytes are one.
 func TestWhatNobodyReported(t *testing.T) {
 	reported := model.Usage{InputTokens: 9, OutputTokens: 4}
 	for name, tc := range map[string]struct {
@@ -32,14 +37,21 @@ func TestWhatNobodyReported(t *testing.T) {
 		want   model.Usage
 		cost   string
 	}{
-		"failed":             {"the prompt, and what came", breaks(401, model.Usage{}), model.Usage{InputTokens: 6, OutputTokens: 101}, "0.001016"},
+		"failed":             {"the prompt, and what came", breaks(401, model.Usage{}), model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true}, "0.001016"},
 		"failed, reported":   {"the endpoint knows best", breaks(401, reported), reported, "0.000049"},
 		"failed, nothing":    {"an endpoint that has sent nothing asks for nothing", breaks(0, model.Usage{}), model.Usage{}, "0"},
 		"failed, rubbish":    {"an adapter may say anything", breaks(-1, model.Usage{}), model.Usage{}, "0"},
-		"too long":           {"what came, kept or not", tooLong("half", 401, model.Usage{}), model.Usage{InputTokens: 6, OutputTokens: 101}, "0.001016"},
+		"too long":           {"what came, kept or not", tooLong("half", 401, model.Usage{}), model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true}, "0.001016"},
 		"too long, reported": {"the endpoint knows best", tooLong("half", 401, reported), reported, "0.000049"},
-		"too long, not said": {"what was kept at least", tooLong(strings.Repeat("word ", 100), 0, model.Usage{}), model.Usage{InputTokens: 6, OutputTokens: 101}, "0.001016"},
-		"whole":              {"a whole reply is not estimated", answer{reply: model.Reply{Text: "Done.", FinishReason: model.FinishStop}}, model.Usage{}, "0"},
+		"too long, not said": {"what was kept at least", tooLong(strings.Repeat("word ", 100), 0, model.Usage{}), model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true}, "0.001016"},
+		"failed, half":       {"what is reported stays", breaks(401, model.Usage{InputTokens: 9}), model.Usage{InputTokens: 9, OutputTokens: 101, Estimated: true}, "0.001019"},
+		"whole":              {"an endpoint that reports nothing", whole(model.Usage{}), model.Usage{InputTokens: 6, OutputTokens: 2, Estimated: true}, "0.000026"},
+		"whole, reported":    {"the endpoint knows best", whole(reported), reported, "0.000049"},
+		"whole, input only":  {"the output has words", whole(model.Usage{InputTokens: 9, CacheReadTokens: 3}), model.Usage{InputTokens: 9, CacheReadTokens: 3, OutputTokens: 2, Estimated: true}, "0.000029"},
+		"whole, output only": {"a prompt has words", whole(model.Usage{OutputTokens: 4}), model.Usage{InputTokens: 6, OutputTokens: 4, Estimated: true}, "0.000046"},
+		"whole, rubbish":     {"an endpoint may report anything", whole(model.Usage{InputTokens: -5, OutputTokens: -1}), model.Usage{InputTokens: 6, OutputTokens: 2, Estimated: true}, "0.000026"},
+		"whole, thoughts":    {"which are output", answer{reply: model.Reply{Text: "Done.", Reasoning: "Done.", FinishReason: model.FinishStop}}, model.Usage{InputTokens: 6, OutputTokens: 4, Estimated: true}, "0.000046"},
+		"nothing to say":     {"an empty reply has no tokens", answer{reply: model.Reply{FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 9}}}, model.Usage{InputTokens: 9}, "0.000009"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _ := candidate("one", 1, tc.answer)

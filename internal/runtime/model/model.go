@@ -132,6 +132,8 @@ type Usage struct {
 	ReasoningTokens int64 `json:"reasoningTokens,omitempty"`
 	// CacheReadTokens is the part of InputTokens read from the provider's cache.
 	CacheReadTokens int64 `json:"cacheReadTokens,omitempty"`
+	// Estimated is true where a part of the tokens is estimated, because the endpoint did not report it.
+	Estimated bool `json:"estimated,omitempty"`
 }
 
 // MaxTokens bounds a count of tokens: an endpoint may report anything, and sums must not overflow.
@@ -145,6 +147,7 @@ func (u Usage) Add(o Usage) Usage {
 		OutputTokens:    sum(u.OutputTokens, o.OutputTokens),
 		ReasoningTokens: sum(u.ReasoningTokens, o.ReasoningTokens),
 		CacheReadTokens: sum(u.CacheReadTokens, o.CacheReadTokens),
+		Estimated:       u.Estimated || o.Estimated,
 	}
 }
 
