@@ -76,8 +76,9 @@ type AgentSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	Contributions []Contribution `json:"contributions,omitempty"`
 
-	// contributionTrust is the highest trust that the contributions of a Turn may claim. Untrusted (the default), or
-	// Trusted, which lets whoever creates a Turn have its texts shown as ones to be relied on.
+	// contributionTrust is the highest trust that the texts of a Turn may have. Untrusted (the default): the shaping, the
+	// guardrails and the skill of a Turn are wishes, escaped and fenced as data. Trusted: they instruct the model, unescaped, and
+	// the Turn's contributions may claim to be relied on. Whoever creates a Turn can then instruct the model.
 	// +optional
 	// +kubebuilder:default=Untrusted
 	ContributionTrust Trust `json:"contributionTrust,omitempty"`

@@ -11,7 +11,7 @@ const (
 	PromptModeMinimal PromptMode = "Minimal"
 	// PromptModeTask has the sections of Full; it speaks to an agent that works on a task and asks nothing back.
 	PromptModeTask PromptMode = "Task"
-	// PromptModeNone has no section: the prompt is one fixed line.
+	// PromptModeNone has no section: the prompt is one fixed line, and the guardrails of the profile.
 	PromptModeNone PromptMode = "None"
 )
 
@@ -118,13 +118,14 @@ type Guardrail struct {
 // +kubebuilder:validation:MinProperties=1
 type Shaping struct {
 	// mode is what the assistant is doing, such as review, as one line of at most 128 characters. The Turn's replaces the
-	// profile's.
+	// profile's if the Agent's contributionTrust is Trusted, and is a wish beside it otherwise.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	Mode string `json:"mode,omitempty"`
 
-	// overlays are instructions, 1 to 32, sorted by priority. The profile's come before the Turn's.
+	// overlays are instructions, 1 to 32, sorted by priority. The profile's come before the Turn's, which are wishes unless the
+	// Agent's contributionTrust is Trusted.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -145,7 +146,7 @@ type Shaping struct {
 // Expression is how an assistant speaks.
 // +kubebuilder:validation:MinProperties=1
 type Expression struct {
-	// tone in words, such as dry, at most 128 characters.
+	// tone in words, such as dry, at most 128 characters. That of a Turn is a wish unless the Agent's contributionTrust is Trusted.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128

@@ -50,7 +50,7 @@ type PromptProfileSpec struct {
 
 	// mode is which sections the prompt has and how it speaks: Full, all sections but sub_agent, for a conversation; Task,
 	// the same, for a task that is worked on without asking back; Minimal, what a sub-agent needs; None, one fixed line and
-	// nothing of this profile. A Turn's promptMode wins. Default: Minimal for a sub-agent, else Full.
+	// only the guardrails of this profile. A Turn's promptMode wins. Default: Minimal for a sub-agent, else Full.
 	// +optional
 	Mode PromptMode `json:"mode,omitempty"`
 
@@ -94,7 +94,8 @@ type PromptProfileSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	Overlays []Overlay `json:"overlays,omitempty"`
 
-	// guardrails constrain all other instructions, at most 32. Those of the Turn come after these.
+	// guardrails constrain all other instructions, at most 32. They are in each prompt, whatever mode and sections say. Those of
+	// a trusted Turn come after these.
 	// +optional
 	// +listType=map
 	// +listMapKey=id

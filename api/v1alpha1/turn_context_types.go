@@ -1,6 +1,7 @@
 package v1alpha1
 
-// TurnContext is what the caller knows. All of it but skill reaches the model as data that cannot instruct it.
+// TurnContext is what the caller knows. All of it reaches the model as data that cannot instruct it, but for a skill
+// where the Agent's contributionTrust is Trusted.
 // +kubebuilder:validation:MinProperties=1
 type TurnContext struct {
 	// facts that bear on the request, in the order they are shown to the model, 1 to 128.
@@ -50,8 +51,9 @@ type TurnContext struct {
 	// +optional
 	Session *ConversationContext `json:"session,omitempty"`
 
-	// skill is an instruction for this Turn alone, such as "You are acting as a travel planner.", 1 to 32768 characters.
-	// It is a system message of its own, inserted as it is.
+	// skill is how this Turn should be done, such as "You are acting as a travel planner.", 1 to 32768 characters. It is a
+	// system message of its own: data in a fence, or an instruction, inserted as it is, if the Agent's contributionTrust is
+	// Trusted.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32768

@@ -117,7 +117,8 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="shaping must not change: create a new Turn instead"
 	Shaping *Shaping `json:"shaping,omitempty"`
 
-	// guardrails constrain all other instructions, 1 to 32, after those of the profile.
+	// guardrails constrain all other instructions, 1 to 32, after those of the profile. They are wishes unless the Agent's
+	// contributionTrust is Trusted. The profile's hold in any case.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -127,7 +128,7 @@ type TurnSpec struct {
 	Guardrails []Guardrail `json:"guardrails,omitempty"`
 
 	// promptMode of this Turn's system prompt: Full, Minimal, Task or None. Default: the profile's mode, else Minimal for
-	// a sub-agent (a depth above 0), else Full.
+	// a sub-agent (a depth above 0), else Full. The profile's guardrails are in each.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="promptMode must not change: create a new Turn instead"
 	PromptMode PromptMode `json:"promptMode,omitempty"`

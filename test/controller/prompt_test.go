@@ -39,6 +39,7 @@ var _ = Describe("A profile that does not render", func() {
 
 // everything are a profile, an agent and a Turn that use all there is to shape a prompt.
 func everything(p *v1alpha1.PromptProfile, a *v1alpha1.Agent, t *v1alpha1.Turn) {
+	a.Spec.ContributionTrust = v1alpha1.TrustTrusted // so that the Turn's tone counts
 	p.Spec.Identity = &v1alpha1.Identity{AssistantName: "Vela", SystemPrompt: "You are {{ .Agent.Name }}.", Traits: &v1alpha1.Traits{
 		Voice: v1alpha1.VoiceConcise, Formality: v1alpha1.FormalityCasual, Proactivity: v1alpha1.LevelHigh,
 	}}

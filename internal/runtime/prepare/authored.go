@@ -34,9 +34,9 @@ type authored struct {
 	tools          *template.Text
 	prefix, suffix template.Text
 	layer          turncontext.Layer
-	// fenced is true if a text of the layer holds values in fences.
-	fenced bool
-	skills []prompt.Skill
+	// fenced is true if a text of the layer holds values in fences, and fencedRules if one of its guardrails does.
+	fenced, fencedRules bool
+	skills              []prompt.Skill
 }
 
 // author renders one text after the other until one fails.
@@ -88,8 +88,9 @@ func render(in Input, scope template.Scope) (authored, error) {
 	out.layer.Guardrails = slices.Clone(p.Guardrails)
 	for i := range out.layer.Guardrails {
 		text := a.text(fmt.Sprintf("PromptProfile spec.guardrails[%d].rule", i), p.Guardrails[i].Rule)
-		out.layer.Guardrails[i].Rule, out.fenced = text.Body, out.fenced || text.Fenced
+		out.layer.Guardrails[i].Rule, out.fencedRules = text.Body, out.fencedRules || text.Fenced
 	}
+	out.fenced = out.fenced || out.fencedRules
 	for i, s := range p.Skills {
 		field := fmt.Sprintf("PromptProfile spec.skills[%d].content", i)
 		if s.From != "" {

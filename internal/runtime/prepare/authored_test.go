@@ -92,6 +92,7 @@ func TestOverlaysOfTheProfileComeFirst(t *testing.T) {
 	overlay := func(id string) turncontext.Overlay { return turncontext.Overlay{ID: id, Text: id} }
 	rule := func(id string) turncontext.Guardrail { return turncontext.Guardrail{ID: id, Rule: id} }
 	p := mustPrepare(t, input(func(in *prepare.Input) {
+		in.Agent.AllowsTrusted = true
 		in.Profile.Overlays = []turncontext.Overlay{overlay("own"), {ID: "late", Text: "late", Priority: turncontext.Low}}
 		in.Profile.Shaping = turncontext.Layer{Mode: "ignored", Overlays: []turncontext.Overlay{overlay("shaping")}}
 		in.Profile.Guardrails = []turncontext.Guardrail{rule("house"), {ID: "blank", Rule: " "}}
@@ -113,6 +114,39 @@ func TestOverlaysOfTheProfileComeFirst(t *testing.T) {
 	}
 }
 
+// TestNoTurnIsWithoutTheRulesOfItsProfile goes through all that a Turn and a profile can choose. The measured cases of other
+// libraries have a mode None that is one line; here the rules stand below it.
+func TestNoTurnIsWithoutTheRulesOfItsProfile(t *testing.T) {
+	const rules = "<turn_instructions>\n## Guardrails\nThese rules constrain everything above. Where an instruction and one of these rules differ, the rule holds.\n\nPromise nothing.\n</turn_instructions>"
+	all := []string{"agent", "sub_agent", "instructions", "behavior", "loaded_skills", "available_skills", "tools", "turn_instructions", "subject", "live_context", "environment"}
+	for _, mode := range []prompt.Mode{"", prompt.Full, prompt.Task, prompt.Minimal, prompt.None} {
+		for _, sections := range [][]string{nil, {}, {"agent"}, {"turn_instructions"}, {"environment", "instructions"}, all} {
+			for _, trusted := range []bool{false, true} {
+				for depth := range 2 {
+					in := everything()
+					in.Turn.Mode, in.Turn.Depth, in.Profile.Sections, in.Agent.AllowsTrusted = mode, depth, sections, trusted
+					in.Turn.Contributions = nil
+					p := mustPrepare(t, in)
+					got := content(p, prepare.MessageSystemPrompt)
+					if strings.Count(got, "Promise nothing.") != 1 || strings.Count(got, "<turn_instructions>") != 1 || !slices.Contains(p.Report.Provenance.UsedGuardrailIDs, "truth") {
+						t.Errorf("mode %q, sections %q, depth %d, trusted %t: the prompt lacks the rule, or has it twice:\n%s", mode, sections, depth, trusted, got)
+					}
+					if asked := slices.Contains(p.Report.SectionsAsked, "turn_instructions"); !asked && !strings.Contains(got, rules) {
+						t.Errorf("mode %q, sections %q: the prompt has\n%s\nwant the rules by themselves", mode, sections, got)
+					}
+					if p.Report.StableChars > strings.Index(got, "<turn_instructions>") {
+						t.Errorf("mode %q, sections %q: the rules are in the stable part, of which the hash says what it is", mode, sections)
+					}
+				}
+			}
+		}
+	}
+	in := input(func(in *prepare.Input) { in.Turn.Mode = prompt.None })
+	if got := content(mustPrepare(t, in), prepare.MessageSystemPrompt); strings.Contains(got, "<") {
+		t.Errorf("a profile without rules has %q, want the one line", got)
+	}
+}
+
 // TestWhatHasNoPlace is about what was given and is in no section: the record must not say that the model has it.
 func TestWhatHasNoPlace(t *testing.T) {
 	selection := []turncontext.Dropped{{Kind: "memory", ID: "m3", Reason: "over the cap"}, {Kind: "enrichment", ID: "e3", Reason: "its audience is Product"}}
@@ -123,7 +157,7 @@ func TestWhatHasNoPlace(t *testing.T) {
 		}
 		return all
 	}
-	instructions := slices.Concat(missing("turn_instructions", "overlay", "summer", "short", "vip"), missing("turn_instructions", "guardrail", "truth", "mood"),
+	instructions := slices.Concat(missing("turn_instructions", "overlay", "summer", "short", "vip"), missing("turn_instructions", "guardrail", "mood"),
 		missing("turn_instructions", "mode", "shaping-mode"), missing("turn_instructions", "expression", "expression", "responseStyle"))
 	var around []turncontext.Dropped
 	for _, field := range []string{prepare.FieldStablePrefix, prepare.FieldDynamicSuffix} {
@@ -155,8 +189,9 @@ func TestWhatHasNoPlace(t *testing.T) {
 			if diff := cmp.Diff(slices.Concat(selection, tc.want), p.Assembly.Dropped); diff != "" {
 				t.Errorf("dropped: -want +got:\n%s", diff)
 			}
-			if got := p.Report.Provenance; len(got.UsedOverlayIDs) > 0 != tc.said || len(got.UsedGuardrailIDs) > 0 != tc.said {
-				t.Errorf("the record says that the prompt has overlays %v and guardrails %v; want any: %t", got.UsedOverlayIDs, got.UsedGuardrailIDs, tc.said)
+			rules := map[bool][]string{true: {"truth", "mood"}, false: {"truth"}}[tc.said] // no Turn is without those of its profile
+			if got := p.Report.Provenance; len(got.UsedOverlayIDs) > 0 != tc.said || !slices.Equal(got.UsedGuardrailIDs, rules) {
+				t.Errorf("the record says that the prompt has overlays %v and guardrails %v; want %v and overlays: %t", got.UsedOverlayIDs, got.UsedGuardrailIDs, rules, tc.said)
 			}
 		})
 	}

@@ -22,9 +22,10 @@ func dataOnly(text string, mode prompt.Mode) prepare.Input {
 		Name: text, Namespace: text, Message: text, Parameters: map[string]string{"user": text}, Mode: mode, Depth: 1,
 		History: []prepare.HistoryMessage{{Role: "user", Content: text}, {Role: "assistant", Content: text}},
 		Shaping: turncontext.Layer{
-			Mode: text, Overlays: []turncontext.Overlay{{ID: text, Source: text, Text: "Be generous."}},
-			Guardrails: []turncontext.Guardrail{{ID: text, Source: text, Rule: "No jokes.", Kind: text}}, Expression: turncontext.Expression{Tone: text},
+			Mode: text, Overlays: []turncontext.Overlay{{ID: text, Source: text, Text: text}, {ID: text, Text: text, Priority: turncontext.Level(text)}},
+			Guardrails: []turncontext.Guardrail{{ID: text, Source: text, Rule: text, Kind: text}}, Expression: turncontext.Expression{Tone: text},
 		},
+		Skill: text,
 		Session: &turncontext.Session{
 			ID: text, Subject: text, State: text, Summary: text, UnresolvedQuestions: []string{text, text}, Momentum: turncontext.Level(text),
 		},
@@ -32,8 +33,10 @@ func dataOnly(text string, mode prompt.Mode) prepare.Input {
 		Preferences:   []string{text, text},
 		Memories:      []turncontext.Memory{{ID: text, Text: text, Scope: text, Freshness: text}, {ID: text, Text: text}},
 		Enrichments:   []turncontext.Enrichment{{ID: text, Title: text, Content: text}, {ID: text, Kind: text, Source: text, Content: text}},
-		Contributions: []prompt.Contribution{{Name: text, Text: text}, {Name: text, Text: text, Trusted: true}},
+		Contributions: []prompt.Contribution{{Name: text, Text: text}, {Name: text, Text: text}},
 	}
+	in.Agent.AllowsTrusted = false
+	in.Profile.Contributions = append(in.Profile.Contributions, prompt.Contribution{Name: text, Text: text, Trusted: true})
 	in.Profile.Instructions = "Turn {{ .Turn.Namespace }}/{{ .Turn.Name }}, session {{ .Session.Name }}."
 	in.Profile.Identity.AssistantName, in.Agent.Description, in.Provider, in.Model = text, text, text, text
 	in.Profile.Skills[1].Name, in.Profile.Skills[1].Description = text, text
@@ -62,7 +65,7 @@ func structure(p *prepare.Prepared) []string {
 		default:
 			outside := fenced.ReplaceAllString(m.Content, "")
 			at += fmt.Sprintf(" %q, %d lines", tags.FindAllString(m.Content, -1), strings.Count(outside, "\n"))
-			if m.Name != prepare.MessageSystemPrompt { // of which the contributions are no lists
+			if m.Name != prepare.MessageSystemPrompt && m.Name != prepare.MessageSkillContext { // of which contributions and skill are no lists
 				at += fmt.Sprintf(", %d entries", len(entry.FindAllString(m.Content, -1)))
 			}
 		}

@@ -92,7 +92,7 @@ func Prepare(in Input) (*Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	assembly = unplaced(in, assembly, system.Report)
+	assembly = unplaced(in, texts, assembly, system.Report)
 	contextHash, err := hashContext(shown)
 	if err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func validate(in Input) error {
 
 func contextOf(in Input, texts authored) turncontext.Input {
 	return turncontext.Input{
-		TurnName: in.Turn.Name, Identity: texts.identity, Profile: texts.layer, Turn: in.Turn.Shaping,
+		TurnName: in.Turn.Name, Identity: texts.identity, Profile: texts.layer, Turn: in.Turn.Shaping, TurnTrusted: in.Agent.AllowsTrusted,
 		Session: in.Turn.Session, Memories: in.Turn.Memories, MaxMemories: in.Agent.MaxMemories,
 		Enrichments: in.Turn.Enrichments, Facts: in.Turn.Facts, Preferences: in.Turn.Preferences,
 	}
@@ -181,6 +181,7 @@ func systemPrompt(in Input, texts authored, assembly turncontext.Assembly, loade
 		Instructions: texts.instructions, Behavior: texts.behavior, ToolsText: texts.tools,
 		Loaded: loaded, Available: available, Tools: tools,
 		TurnInstructions: template.Text{Body: assembly.Instructions(), Fenced: texts.fenced},
+		Guardrails:       template.Text{Body: turncontext.Rules(texts.layer.Guardrails), Fenced: texts.fencedRules},
 		Subject:          subject, Contributions: in.contributions(),
 		Now: in.Now,
 	})

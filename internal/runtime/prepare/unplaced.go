@@ -12,12 +12,14 @@ import (
 
 // unplaced records what was given and has no place in the prompt, because its mode or its choice of sections has no
 // section for it.
-func unplaced(in Input, a turncontext.Assembly, report prompt.Report) turncontext.Assembly {
+// The profile's guardrails always have one.
+func unplaced(in Input, texts authored, a turncontext.Assembly, report prompt.Report) turncontext.Assembly {
 	reason := func(section string) (string, bool) {
 		return "the prompt has no section " + section, !slices.Contains(report.Sections, section)
 	}
-	if why, missing := reason(prompt.SectionTurnInstructions); missing {
-		a = a.Unsaid(why)
+	if why, _ := reason(prompt.SectionTurnInstructions); !slices.Contains(report.SectionsAsked, prompt.SectionTurnInstructions) {
+		rules := slices.DeleteFunc(slices.Clone(texts.layer.Guardrails), func(g turncontext.Guardrail) bool { return fence.Blank(g.Rule) })
+		a = a.Unsaid(why, len(rules))
 	}
 	dropped := slices.Clone(a.Dropped)
 	drop := func(section, kind string, ids ...string) {

@@ -5,6 +5,7 @@
 package prompt
 
 import (
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -54,6 +55,9 @@ type Input struct {
 	Tools []Tool
 	// TurnInstructions are overlays, mode, expression and guardrails; may be blank.
 	TurnInstructions template.Text
+	// Guardrails are the profile's. They are part of TurnInstructions, and stand by themselves in a prompt that was not asked for
+	// that section: no mode and no choice of sections leaves them out. May be blank.
+	Guardrails template.Text
 	// Subject of the conversation; may be empty.
 	Subject string
 	// Contributions to the live context, in their order.
@@ -131,6 +135,9 @@ func Make(in Input) (System, error) {
 	r.begin()
 	for _, s := range asked {
 		r.add(s)
+	}
+	if !slices.ContainsFunc(asked, func(s section) bool { return s.name == SectionTurnInstructions }) {
+		r.add(guardrails)
 	}
 	r.end()
 	return r.system(asked)

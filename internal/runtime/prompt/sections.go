@@ -56,6 +56,12 @@ var sections = []section{
 	{name: "environment", tag: "environment", dynamic: true, modes: fullTaskMinimal, render: renderEnvironment},
 }
 
+// guardrails is the section of a prompt that was not asked for the Turn's instructions.
+var guardrails = section{
+	name: SectionTurnInstructions, tag: "turn_instructions", dynamic: true,
+	render: func(r *rendering) (string, bool) { return r.authored(r.Guardrails), false },
+}
+
 // ofMode returns the sections of a mode, in order.
 func ofMode(m Mode) []section {
 	var chosen []section

@@ -9,6 +9,9 @@ type Input struct {
 	Identity Identity
 	// Profile and Turn say how the answer should be; the Turn comes after the profile.
 	Profile, Turn Layer
+	// TurnTrusted lets the texts of the Turn's layer instruct the model as the profile's do. Otherwise they are data: wishes, which
+	// cannot replace a text of the profile.
+	TurnTrusted bool
 	// Session is what is known of the conversation; nil if there is none.
 	Session *Session
 	// Memories are candidates, of which at most MaxMemories are used.
@@ -79,20 +82,24 @@ func Assemble(in Input) (Assembly, Context) {
 	}, shown
 }
 
-// Unsaid returns the assembly for a prompt that has no place for the Turn's instructions: none of the overlays and
-// guardrails is in it, and the record says so.
-func (a Assembly) Unsaid(reason string) Assembly {
+// Unsaid returns the assembly for a prompt that has no place for the Turn's instructions. Such a prompt has the profile's guardrails,
+// which are the first of the used ones, so many as rules says. It has no overlay and no other guardrail, and the record says so.
+func (a Assembly) Unsaid(reason string, rules int) Assembly {
 	a.Dropped = slices.Clone(a.Dropped)
 	for _, id := range a.Provenance.UsedOverlayIDs {
 		a.Dropped = append(a.Dropped, Dropped{"overlay", id, reason})
 	}
-	for _, id := range a.Provenance.UsedGuardrailIDs {
+	for _, id := range a.Provenance.UsedGuardrailIDs[rules:] {
 		a.Dropped = append(a.Dropped, Dropped{"guardrail", id, reason})
 	}
-	a.Provenance.UsedOverlayIDs, a.Provenance.UsedGuardrailIDs = []string{}, []string{}
+	a.Provenance.UsedOverlayIDs, a.Provenance.UsedGuardrailIDs = []string{}, slices.Clone(a.Provenance.UsedGuardrailIDs[:rules])
 	for _, s := range a.Segments.Developer {
-		if s.ID == segmentShapingMode && s.Source == "shaping" {
+		switch {
+		case s.Source != shapingSource:
+		case s.ID == segmentShapingMode:
 			a.Dropped = append(a.Dropped, Dropped{"mode", segmentShapingMode, reason})
+		case s.ID == segmentShapingTone:
+			a.Dropped = append(a.Dropped, Dropped{"tone", segmentShapingTone, reason})
 		}
 	}
 	if a.Expression.Line() != "" {

@@ -118,7 +118,7 @@ func TestBlocksOfContext(t *testing.T) {
 func everything() tc.Input {
 	yes, chars := true, 1200
 	return tc.Input{
-		TurnName: "turn-001",
+		TurnName: "turn-001", TurnTrusted: true,
 		Identity: tc.Identity{
 			AssistantName: "Sage", SystemPrompt: "You are Sage, a workspace assistant.", DeveloperPrompt: "Keep answers focused and actionable.",
 			Traits: tc.Traits{Voice: "Concise", Formality: "Professional", Proactivity: tc.Medium, RiskPosture: "Moderate"},
@@ -146,7 +146,7 @@ func TestAssembleChangesNothingAndGivesTheSameTwice(t *testing.T) {
 	in := everything()
 	first, shown := tc.Assemble(in)
 	firstText := first.Instructions()
-	first.Unsaid("no place")
+	first.Unsaid("no place", 1)
 	if diff := cmp.Diff(everything(), in); diff != "" {
 		t.Errorf("the input must stay as it was given: -want +got:\n%s", diff)
 	}

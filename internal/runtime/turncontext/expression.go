@@ -13,7 +13,11 @@ func DefaultExpression() Expression {
 // expression layers what bears on how the assistant speaks; what comes later wins, field by field.
 func expression(in Input) Expression {
 	e := fromTraits(in.Identity.Traits)
-	e = e.over(in.Profile.Expression).over(in.Turn.Expression)
+	turn := in.Turn.Expression
+	if !in.TurnTrusted {
+		turn.Tone = "" // the only text of it: it is a wish
+	}
+	e = e.over(in.Profile.Expression).over(turn)
 	if in.Session != nil && in.Session.Momentum == Low && e.ExplanationDensity == Low {
 		e.ExplanationDensity = Medium // a conversation that stalls needs more words, whoever wanted few
 	}

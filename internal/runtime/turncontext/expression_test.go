@@ -101,6 +101,7 @@ func TestLaterLayersOfExpressionWinFieldByField(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			c.in.TurnTrusted = true // a tone is a text: TestTextsOfATurnThatAreData has one that is data
 			got, _ := tc.Assemble(c.in)
 			if diff := cmp.Diff(c.want, got.Expression); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", c.reason, diff)
