@@ -70,8 +70,8 @@ type Limits struct {
 	// +kubebuilder:validation:Maximum=1000
 	MaxToolCalls *int32 `json:"maxToolCalls,omitempty"`
 
-	// maxTokens is how many tokens all requests of the Turn may take, input and output together, from 1 to 1000000000; no
-	// bound where neither Turn nor Agent gives one. A request that would probably go beyond it is not sent, and no tool is
+	// maxTokens is how many tokens all requests of the Turn may take, input and output together, from 1 to 1000000000;
+	// 1000000 where neither Turn nor Agent gives one. A request that would probably go beyond it is not sent, and no tool is
 	// called once it is used up: the Turn ends with reason BudgetExceeded and what there is. Requests that a restart cut off
 	// count by estimate.
 	// +optional
@@ -79,8 +79,9 @@ type Limits struct {
 	// +kubebuilder:validation:Maximum=1000000000
 	MaxTokens *int64 `json:"maxTokens,omitempty"`
 
-	// maxCost is what all requests of the Turn may cost, a decimal above 0 in the currency of the models' prices; no bound
-	// where neither Turn nor Agent gives one. A request that would probably go beyond it is not sent: the Turn ends with
+	// maxCost is what all requests of the Turn may cost, a decimal above 0 in the currency of the models' prices. Where
+	// neither Turn nor Agent gives one it is 5 if all prices of the Agent's models are in USD, EUR, GBP or CHF, else there is no
+	// bound. A request that would probably go beyond it is not sent: the Turn ends with
 	// reason BudgetExceeded and what there is. Models without a price cost nothing here.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
@@ -115,6 +116,12 @@ const (
 	DefaultMaxSteps int32 = 6
 	// DefaultMaxToolCalls is how many calls of tools a Turn makes where neither it nor its Agent says.
 	DefaultMaxToolCalls int32 = 25
+	// DefaultMaxTokens is how many tokens a Turn takes where neither it nor its Agent says: six steps and the last answer that
+	// each fill a context window of 128,000 tokens, and some more. No Turn with the other defaults is stopped by it.
+	DefaultMaxTokens int64 = 1_000_000
+	// DefaultMaxCost is what a Turn may cost where neither it nor its Agent says, in each of DefaultCostCurrencies: a million
+	// tokens at the prices of large models.
+	DefaultMaxCost = "5"
 	// DefaultMaxDepth is how many agents deep a Turn hands work on where neither it nor its Agent says.
 	DefaultMaxDepth int32 = 3
 	// DefaultMaxDescendants is how many Turns the tree of sub-agents below a Turn may have where its Agent does not say.
@@ -126,3 +133,7 @@ const (
 	// DefaultStartingDeadlineSeconds is how long a Turn waits to start where neither it nor its Agent says.
 	DefaultStartingDeadlineSeconds int32 = 600
 )
+
+// DefaultCostCurrencies returns the currencies in which DefaultMaxCost is a sensible amount. A limit of cost has no currency of its
+// own, and 5 of another one may be worth less than a single request.
+func DefaultCostCurrencies() []string { return []string{"USD", "EUR", "GBP", "CHF"} }

@@ -111,8 +111,13 @@ func lowest(otherwise int32, of func(*Limits) *int32, limits []*Limits) time.Dur
 	return time.Duration(lowestOf(otherwise, of, limits)) * time.Second
 }
 
-func lowestOf(otherwise int32, of func(*Limits) *int32, limits []*Limits) int32 {
-	var found *int32
+// MaxTokens returns how many tokens a Turn of these limits takes: the lowest that is given, else DefaultMaxTokens.
+func MaxTokens(limits ...*Limits) int64 {
+	return lowestOf(DefaultMaxTokens, func(l *Limits) *int64 { return l.MaxTokens }, limits)
+}
+
+func lowestOf[T int32 | int64](otherwise T, of func(*Limits) *T, limits []*Limits) T {
+	var found *T
 	for _, l := range limits {
 		if l == nil {
 			continue

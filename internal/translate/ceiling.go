@@ -64,8 +64,8 @@ func Ceiling(values map[string]string) (*v1alpha1.Limits, error) {
 }
 
 // Bounded returns an Agent as it is for a Turn, nil for any: with limits such that none of the two is above a ceiling, which is nil
-// for none. A ceiling is no default: what nobody says is the default, or the ceiling if that is lower. The Agent itself stays as
-// it is.
+// for none. A ceiling is no default: what nobody says is the default, or the ceiling if that is lower; only of cost, whose default
+// depends on the currency, it is the ceiling. The Agent itself stays as it is.
 func Bounded(a *v1alpha1.Agent, t *v1alpha1.Turn, ceiling *v1alpha1.Limits) *v1alpha1.Agent {
 	if a == nil || ceiling == nil {
 		return a
@@ -85,8 +85,8 @@ func Bounded(a *v1alpha1.Agent, t *v1alpha1.Turn, ceiling *v1alpha1.Limits) *v1a
 	lower(&limits.MaxToolCalls, ceiling.MaxToolCalls, int32(v1alpha1.MaxToolCalls(given...)))                                       //nolint:gosec // because it was an int32
 	lower(&limits.MaxDepth, ceiling.MaxDepth, int32(v1alpha1.MaxDepth(given...)))                                                   //nolint:gosec // because it was an int32
 	lower(&limits.MaxDescendants, ceiling.MaxDescendants, int32(v1alpha1.MaxDescendants(nil, a.Spec.Limits)))                       //nolint:gosec // because it was an int32
-	if own := limits.MaxTokens; ceiling.MaxTokens != nil && (own == nil || *own > *ceiling.MaxTokens) {
-		limits.MaxTokens = ceiling.MaxTokens
+	if most := ceiling.MaxTokens; most != nil {
+		limits.MaxTokens = new(min(*most, v1alpha1.MaxTokens(given...)))
 	}
 	if own := costOf(&limits); ceiling.MaxCost != nil && (own == nil || *own > *costOf(ceiling)) {
 		limits.MaxCost = ceiling.MaxCost

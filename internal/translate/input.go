@@ -51,7 +51,7 @@ func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, s *v1alpha1.Sessio
 		in.Output = json.RawMessage(o.Schema.Raw)
 	}
 	var err error
-	if in.Limits, err = limits(t.Spec.Limits, a.Spec.Limits, Remaining(s)); err != nil {
+	if in.Limits, err = limits(t.Spec.Limits, a.Spec.Limits, defaultLimits(t, a, chain), Remaining(s)); err != nil {
 		return turn.Input{}, err
 	}
 	in.Limits.MaxDescendants = v1alpha1.MaxDescendants(t.Spec.Limits, a.Spec.Limits)
@@ -77,6 +77,39 @@ func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, s *v1alpha1.Sessio
 		in.Chain = append(in.Chain, c)
 	}
 	return in, nil
+}
+
+// defaultLimits are the tokens and the cost that a Turn may take where neither it nor its Agent says.
+func defaultLimits(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link) *v1alpha1.Limits {
+	out := &v1alpha1.Limits{MaxTokens: new(v1alpha1.MaxTokens(t.Spec.Limits, a.Spec.Limits))}
+	for _, l := range []*v1alpha1.Limits{t.Spec.Limits, a.Spec.Limits} {
+		if l != nil && l.MaxCost != nil {
+			return out
+		}
+	}
+	for _, l := range chain {
+		switch currency := currencyOf(l); {
+		case currency == "": // such a model costs nothing here
+		case slices.Contains(v1alpha1.DefaultCostCurrencies(), currency):
+			out.MaxCost = new(v1alpha1.DefaultMaxCost)
+		default:
+			out.MaxCost = nil
+			return out
+		}
+	}
+	return out
+}
+
+// currencyOf is the currency of the prices of a model; empty if it has none.
+func currencyOf(l Link) string {
+	if l.Object == nil {
+		return ""
+	}
+	m := l.Object.Model(l.Reference.Model)
+	if m == nil || m.Pricing == nil {
+		return ""
+	}
+	return m.Pricing.Currency
 }
 
 // limits returns the lowest of each limit that is given.

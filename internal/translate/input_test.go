@@ -69,7 +69,7 @@ func TestInput(t *testing.T) {
 	}
 	want := turn.Input{
 		UID: "u", Namespace: "demo", Name: "first", Timeout: 30 * time.Second, Limit: 30 * time.Second, PrepareOnly: true, DecisionKey: "k",
-		Limits:    loop.Limits{MaxSteps: 6, MaxToolCalls: 25, MaxDescendants: 25, ApprovalTimeout: 24 * time.Hour},
+		Limits:    loop.Limits{MaxSteps: 6, MaxToolCalls: 25, MaxTokens: 1_000_000, MaxCost: decimal.NewFromInt(5), MaxDescendants: 25, ApprovalTimeout: 24 * time.Hour},
 		Selection: tool.Selection{Most: 25}, TopK: 8, Policy: loop.Policy{NoWeb: true},
 		Context: loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90},
 		Chain: []loop.Candidate{
@@ -119,14 +119,15 @@ func TestLimits(t *testing.T) {
 		session     *v1alpha1.Session
 		want        loop.Limits
 	}{
-		"none":            {"steps and calls are bounded all the same, tokens and cost are not", nil, nil, nil, of(6, 25, 0, "0")},
-		"empty":           {"so with limits of other things", &v1alpha1.Limits{TimeoutSeconds: new(int32(9))}, &v1alpha1.Limits{}, &v1alpha1.Session{}, of(6, 25, 0, "0")},
-		"turn":            {"as it says, also above the defaults", limits(9, 99, 1000, "0.5"), nil, nil, of(9, 99, 1000, "0.5")},
-		"agent":           {"as it says", nil, limits(9, 99, 1000, "0.5"), nil, of(9, 99, 1000, "0.5")},
-		"turn is lower":   {"the lowest wins", limits(1, 0, 10, "0.05"), limits(9, 99, 1000, "0.5"), nil, of(1, 0, 10, "0.05")},
-		"agent is lower":  {"the lowest wins", limits(9, 99, 1000, "0.5"), limits(1, 0, 10, "0.05"), nil, of(1, 0, 10, "0.05")},
-		"each for itself": {"one from here, one from there", limits(9, 1, 1000, "0.05"), limits(2, 99, 10, "0.5"), nil, of(2, 1, 10, "0.05")},
-		"session alone":   {"what is left of it", nil, nil, talk(1000, 400, "1", "0.25"), of(6, 25, 600, "0.75")},
+		"none":             {"all is bounded all the same, but for a cost without prices", nil, nil, nil, of(6, 25, 1_000_000, "0")},
+		"empty":            {"so with limits of other things", &v1alpha1.Limits{TimeoutSeconds: new(int32(9))}, &v1alpha1.Limits{}, &v1alpha1.Session{}, of(6, 25, 1_000_000, "0")},
+		"turn":             {"as it says, also above the defaults", limits(9, 99, 1000, "0.5"), nil, nil, of(9, 99, 1000, "0.5")},
+		"agent":            {"as it says", nil, limits(9, 99, 1000, "0.5"), nil, of(9, 99, 1000, "0.5")},
+		"turn is lower":    {"the lowest wins", limits(1, 0, 10, "0.05"), limits(9, 99, 1000, "0.5"), nil, of(1, 0, 10, "0.05")},
+		"agent is lower":   {"the lowest wins", limits(9, 99, 1000, "0.5"), limits(1, 0, 10, "0.05"), nil, of(1, 0, 10, "0.05")},
+		"each for itself":  {"one from here, one from there", limits(9, 1, 1000, "0.05"), limits(2, 99, 10, "0.5"), nil, of(2, 1, 10, "0.05")},
+		"session alone":    {"what is left of it", nil, nil, talk(1000, 400, "1", "0.25"), of(6, 25, 600, "0.75")},
+		"session has much": {"the default holds beside it", nil, nil, talk(1_000_000_000, 400, "1", "0.25"), of(6, 25, 1_000_000, "0.75")},
 		"session is lower": {
 			"what is left of it", limits(9, 9, 601, "0.76"), limits(9, 9, 900, "0.9"), talk(1000, 400, "1", "0.25"), of(9, 9, 600, "0.75"),
 		},
@@ -242,6 +243,46 @@ func TestLocation(t *testing.T) {
 			}
 			if err != nil || loc.String() != tc.want {
 				t.Errorf("Location = %v, %v; want %s", loc, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestTheDefaultOfCost holds where 5 is a sensible amount in the currency of all prices.
+func TestTheDefaultOfCost(t *testing.T) {
+	link := func(currency string) translate.Link {
+		m := v1alpha1.Model{Name: "m"}
+		if currency != "" {
+			m.Pricing = &v1alpha1.Pricing{Currency: currency, InputPerMillion: "1", OutputPerMillion: "1"}
+		}
+		return translate.Link{
+			Reference: v1alpha1.ModelReference{Model: "m"}, Provider: mute{},
+			Object: &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{Models: []v1alpha1.Model{m}}},
+		}
+	}
+	for name, tc := range map[string]struct {
+		reason      string
+		turn, agent *v1alpha1.Limits
+		currencies  []string
+		want        string
+	}{
+		"dollars":          {"it is one of them", nil, nil, []string{"USD"}, "5"},
+		"all of them":      {"any of them will do", nil, nil, []string{"USD", "EUR", "GBP", "CHF"}, "5"},
+		"yen":              {"5 of them do not pay for a request", nil, nil, []string{"JPY"}, "0"},
+		"dollars and yen":  {"nor do they here", nil, nil, []string{"USD", "JPY"}, "0"},
+		"no prices":        {"there is nothing to count", nil, nil, []string{""}, "0"},
+		"dollars and none": {"a model without a price costs nothing", nil, nil, []string{"", "USD"}, "5"},
+		"the Turn says":    {"no default", &v1alpha1.Limits{MaxCost: new("7")}, nil, []string{"USD"}, "7"},
+		"the Agent says":   {"no default", nil, &v1alpha1.Limits{MaxCost: new("70")}, []string{"USD"}, "70"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var chain []translate.Link
+			for _, c := range tc.currencies {
+				chain = append(chain, link(c))
+			}
+			in, err := translate.Input(&v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Limits: tc.turn}}, &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: tc.agent}}, chain, nil, making)
+			if err != nil || in.Limits.MaxCost.String() != tc.want {
+				t.Errorf("a cost of %s (error %v), want %s: %s", in.Limits.MaxCost, err, tc.want, tc.reason)
 			}
 		})
 	}
