@@ -159,7 +159,7 @@ func TestDecide(t *testing.T) {
 		},
 		"a Turn of a lost executor without its agent can be cancelled": {
 			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)),
-			want: decision{action: end, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled while it was not running"},
+			want: decision{action: settle, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled while it was not running"},
 		},
 		"a Turn of a lost executor can be suspended": {
 			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateSuspended)), agent: ready, want: suspended,

@@ -165,6 +165,9 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	case park:
 		r.places.leave(req.NamespacedName)
 		return written(again, r.park(ctx, v, d))
+	case gather: // which the watch then shows
+		r.places.leave(req.NamespacedName)
+		return written(again, r.gather(ctx, v))
 	case cancel: // which the watch then shows
 		return written(again, r.cancelTurn(ctx, &t))
 	case settle:

@@ -27,6 +27,8 @@ const (
 	admit action = "admit"
 	// park: the Turn goes on waiting for people or for the Turns of sub-agents.
 	park action = "park"
+	// gather: ask for the ends of the Turns of sub-agents, which come before that of the Turn.
+	gather action = "gather"
 	// cancel: ask for the end of the Turn.
 	cancel action = "cancel"
 	// settle: bind the Turn to an executor to be ended there, from its journal; end it where there is no executor.
@@ -72,6 +74,7 @@ var policies = []policy{
 	whenFinished,
 	whenAbandoned,
 	whenBound,
+	whenSubAgentsWork,
 	whenCancelled,
 	whenSuspended,
 	whenSpecTooLarge,
@@ -131,9 +134,9 @@ func whenCancelled(v view) (decision, bool) {
 }
 
 // ending is how to end a Turn: one that has run has a journal, which knows what was asked and paid for, whatever has become
-// of its profile and its models; its executor needs no more than the agent. Nothing was asked without a prompt.
+// of its agent, its profile and its models. Nothing was asked without a prompt.
 func ending(v view) action {
-	if v.agent != nil && v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
+	if v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
 		return settle
 	}
 	return end

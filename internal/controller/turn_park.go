@@ -168,6 +168,36 @@ func (r *TurnReconciler) children(ctx context.Context, t *v1alpha1.Turn) ([]v1al
 	return turns.Items, nil
 }
 
+// whenSubAgentsWork asks for the ends of the Turns that a Turn waits for, before the Turn itself ends: so what they take is known by
+// then, and nobody works on for a Turn that has ended. A Turn whose time is over waits for that as long as for an executor.
+func whenSubAgentsWork(v view) (decision, bool) {
+	t := v.turn
+	if t.BoundTo() != "" || len(v.waits.unfinished) == 0 {
+		return decision{}, false
+	}
+	if t.Spec.DesiredState == v1alpha1.DesiredStateCancelled {
+		return decision{action: gather}, true
+	}
+	active := t.Spec.DesiredState != v1alpha1.DesiredStateSuspended && t.Status.StartTime != nil
+	if left := v.untilGivenUp(); active && untilDeadline(v) <= 0 && left > 0 {
+		return decision{action: gather, after: left}, true
+	}
+	return decision{}, false
+}
+
+// gather asks for the ends of the Turns that a Turn waits for.
+func (r *TurnReconciler) gather(ctx context.Context, v view) error {
+	for _, child := range v.waits.unfinished {
+		if child.Spec.DesiredState == v1alpha1.DesiredStateCancelled || !child.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if err := r.cancelTurn(ctx, child.DeepCopy()); client.IgnoreNotFound(err) != nil { // the cache has the child itself
+			return err
+		}
+	}
+	return nil
+}
+
 // whenAbandoned cancels the Turn of a sub-agent for which nobody waits any more.
 func whenAbandoned(v view) (decision, bool) {
 	if !v.abandoned || v.turn.Spec.DesiredState == v1alpha1.DesiredStateCancelled {

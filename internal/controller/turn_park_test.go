@@ -452,3 +452,33 @@ func TestATurnThatNoSubAgentIsOutlivesItsOwner(t *testing.T) {
 		}
 	}
 }
+
+// TestSubAgentsEndBeforeTheTurn that has called them.
+func TestSubAgentsEndBeforeTheTurn(t *testing.T) {
+	working := waits{unfinished: []*v1alpha1.Turn{childOf("uid-one", "child")}}
+	parked := func(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
+		return turnWith(append([]func(*v1alpha1.Turn){boundTo("e"), givenBack(v1alpha1.TurnReasonWaitingForSubAgent), started(10 * time.Second)}, change...)...)
+	}
+	seconds := func(n int32) func(*v1alpha1.Turn) { return limited(v1alpha1.Limits{TimeoutSeconds: &n}) }
+	for name, tc := range map[string]struct {
+		turn  *v1alpha1.Turn
+		waits waits
+		want  action
+		after time.Duration
+	}{
+		"cancelled, and one works":              {parked(desires(v1alpha1.DesiredStateCancelled)), working, gather, 0},
+		"cancelled, and none works":             {parked(desires(v1alpha1.DesiredStateCancelled)), waits{}, settle, 0},
+		"out of time, and one works":            {parked(seconds(9)), working, gather, 8 * time.Second},
+		"out of time, and none works":           {parked(seconds(9)), waits{}, settle, 0},
+		"out of time for too long":              {parked(seconds(4)), working, settle, 0},
+		"suspended":                             {parked(desires(v1alpha1.DesiredStateSuspended), seconds(9)), working, wait, 0},
+		"cancelled while its executor lives on": {turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), working, nothing, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := decide(view{turn: tc.turn, agent: agentWith(metav1.ConditionTrue, ""), executorLives: true, waits: tc.waits, now: now})
+			if got.action != tc.want || got.action == gather && got.after != tc.after {
+				t.Errorf("decided %q after %s, want %q after %s", got.action, got.after, tc.want, tc.after)
+			}
+		})
+	}
+}

@@ -27,7 +27,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	e, t := r.executor, r.turn
 	var found v1alpha1.Agent
 	key := types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
-	if err := e.Client.Get(ctx, key, &found); err != nil {
+	if err := e.Client.Get(ctx, key, &found); err != nil && (!apierrors.IsNotFound(err) || !r.endsWithoutAgent()) {
 		return nil, fmt.Errorf("failed to get agent %q: %w", key.Name, err)
 	}
 	agent := translate.Bounded(&found, t, e.Ceiling)
@@ -56,7 +56,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	}
 	in.Timeout = translate.Left(t, in.Limit, now)
 	in.Cancel, in.Interrupt = r.cancelled, r.interrupt
-	in.Toolbox, in.Decide, in.Progress = r.toolbox(agent), r.decide, r.progress.note
+	in.Toolbox, in.Decide, in.Progress, in.Child = r.toolbox(agent), r.decide, r.progress.note, r.child
 	if in.Selection.Pinned, err = e.pinned(ctx, agent); err != nil {
 		return nil, err
 	}
@@ -65,6 +65,14 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	}
 	in.HoldAnswer = r.suspended.Load
 	return &in, nil
+}
+
+// endsWithoutAgent says whether a Turn whose Agent is gone is to end: it asks no model, and its journal says what it took.
+func (r *run) endsWithoutAgent() bool {
+	t := r.turn
+	none := translate.Bounded(&v1alpha1.Agent{}, t, r.executor.Ceiling)
+	return t.Spec.DesiredState == v1alpha1.DesiredStateCancelled ||
+		translate.Left(t, v1alpha1.Timeout(t.Spec.Limits, none.Spec.Limits), r.executor.Now()) <= 0
 }
 
 // notReadyError is a prompt that cannot be made because something is not there; the Turn waits for that.

@@ -180,7 +180,10 @@ func (r *run) attempt(ctx context.Context) (*turn.Result, error) {
 	}
 	result, err := r.engine(ctx, in)
 	if errors.Is(err, journal.ErrDamaged) {
-		return &turn.Result{Stop: turn.StopInterrupted, Message: "the turn cannot go on, because its record makes no sense: " + err.Error()}, nil
+		return r.interrupted(ctx, "the turn cannot go on, because its record makes no sense: "+err.Error())
+	}
+	if errors.Is(err, errPanicked) {
+		return r.interrupted(ctx, "the run failed within Capstan, which is a bug: see the log of its executor")
 	}
 	if r.isFutile(err) {
 		r.hesitate(ctx)
@@ -204,13 +207,16 @@ type giveBackError struct{ error }
 // Unwrap returns the cause.
 func (e *giveBackError) Unwrap() error { return e.error }
 
+// errPanicked is the end of a run in a panic of the engine.
+var errPanicked = errors.New("the engine panicked")
+
 // engine runs the engine. A panic in it ends its Turn, and not the process with all other Turns.
 func (r *run) engine(ctx context.Context, in *turn.Input) (result *turn.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			// What it panicked with may hold a part of the prompt; the stack does not.
 			r.executor.Log.Error(errors.New("panic in the engine"), "Failed to run a turn", "turn", r.key(), "stack", string(debug.Stack()))
-			result, err = &turn.Result{Stop: turn.StopInterrupted, Message: "the run failed within Capstan, which is a bug: see the log of its executor"}, nil
+			result, err = nil, errPanicked
 		}
 	}()
 	return r.executor.Engine.RunInput(ctx, in)

@@ -13,7 +13,9 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -113,6 +115,54 @@ func (s *subAgent) outcome(ctx context.Context, child *v1alpha1.Turn) (tool.Resu
 		return tool.Result{Spent: translate.Spent(child), Descendants: translate.Descendants(child)}, err
 	}
 	return translate.ChildResult(child, answer)
+}
+
+// child returns what the Turn of a call of a sub-agent took, for a run that ends its Turn without the answer, or a *tool.Pending. Of
+// one that is gone, or was never made, nothing is known.
+func (r *run) child(ctx context.Context, call loop.Intent) (tool.Result, error) {
+	var child v1alpha1.Turn
+	key := client.ObjectKey{Namespace: r.turn.Namespace, Name: translate.ChildName(r.turn, call.Step, call.CallID)}
+	if err := r.executor.Reader.Get(ctx, key, &child); err != nil {
+		if apierrors.IsNotFound(err) {
+			return tool.Result{}, nil
+		}
+		return tool.Result{}, &unreadError{fmt.Errorf("failed to get turn %q of a sub-agent: %w", key.Name, err)}
+	}
+	owner, owned := translate.Parent(&child)
+	switch {
+	case !owned || owner.UID != r.turn.UID:
+		return tool.Result{}, nil
+	case !child.IsFinished():
+		return tool.Result{}, &tool.Pending{Turn: child.Name}
+	}
+	return tool.Result{Spent: translate.Spent(&child), Descendants: translate.Descendants(&child)}, nil
+}
+
+// interrupted is the end of a Turn whose journal is of no use. What the Turns of its sub-agents took is in their status, and it is
+// waited for those that have not ended.
+func (r *run) interrupted(ctx context.Context, message string) (*turn.Result, error) {
+	var turns v1alpha1.TurnList
+	label := client.MatchingLabels{translate.ParentLabel: translate.ParentLabelOf(r.turn.Name)}
+	if err := r.executor.Reader.List(ctx, &turns, client.InNamespace(r.turn.Namespace), label); err != nil {
+		return nil, &unreadError{fmt.Errorf("failed to list the turns of sub-agents: %w", err)}
+	}
+	var spent []*tool.Spent
+	waits := &loop.Parked{}
+	for i := range turns.Items {
+		child := &turns.Items[i]
+		owner, owned := translate.Parent(child)
+		switch {
+		case !owned || owner.UID != r.turn.UID:
+		case child.IsFinished():
+			spent = append(spent, translate.Spent(child))
+		default:
+			waits.Turns = append(waits.Turns, child.Name)
+		}
+	}
+	if len(waits.Turns) > 0 {
+		return nil, waits
+	}
+	return &turn.Result{Stop: turn.StopInterrupted, Message: message, SubAgents: turn.SumOf(spent)}, nil
 }
 
 // answer of a child, whole: its status may have the beginning alone.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
@@ -346,5 +347,40 @@ func TestTurnsThatACallCreates(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestWhatAChildTook is asked when its caller ends without its answer.
+func TestWhatAChildTook(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+	if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
+		t.Fatal(err)
+	}
+	r := newRun(t, e)
+	intent := loop.Intent{Step: 1, CallID: "call-1"}
+	if _, err := r.child(t.Context(), intent); !isPending(err) {
+		t.Errorf("error %v, want the child waited for", err)
+	}
+	if _, err := r.interrupted(t.Context(), "a bug"); err == nil {
+		t.Error("a Turn that is interrupted has ended while its child works")
+	}
+	if got, err := r.child(t.Context(), loop.Intent{Step: 2, CallID: "call-1"}); err != nil || got.Spent != nil {
+		t.Errorf("%+v, %v; want nothing of a child that is not there", got, err)
+	}
+	ends(t, e, metav1.ConditionFalse, "Cancelled", nil)
+	if got, err := r.child(t.Context(), intent); err != nil || got.Spent == nil || got.Spent.Usage.InputTokens != 10 {
+		t.Errorf("%+v, %v; want what the child took", got, err)
+	}
+	result, err := r.interrupted(t.Context(), "a bug")
+	if err != nil || result.Stop != "Interrupted" || result.SubAgents == nil || result.SubAgents.Usage.InputTokens != 10 || result.SubAgents.Cost.Amount != "0.5" {
+		t.Errorf("%+v, %v; want the end, with what the child took", result, err)
+	}
+	theirs := children(t, e)[0]
+	theirs.OwnerReferences[0].UID = "somebody"
+	if err := e.Client.Update(t.Context(), &theirs); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.child(t.Context(), intent); err != nil || got.Spent != nil {
+		t.Errorf("%+v, %v; want nothing of a Turn of somebody else", got, err)
 	}
 }

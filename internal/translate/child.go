@@ -116,7 +116,7 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 	}
 	child := &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: p.Namespace, Name: childName(p, c.Step, c.CallID), Labels: map[string]string{ParentLabel: shorten(p.Name, p.Name)},
+			Namespace: p.Namespace, Name: ChildName(p, c.Step, c.CallID), Labels: map[string]string{ParentLabel: ParentLabelOf(p.Name)},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: p.Name, UID: p.UID, Controller: new(true), BlockOwnerDeletion: new(false),
 			}},
@@ -169,10 +169,13 @@ func childLimits(left tool.Left, most time.Duration) *v1alpha1.Limits {
 	return out
 }
 
-// childName names the Turn of a call: after its parent, for people, and by a hash of the call, which no other has.
-func childName(p *v1alpha1.Turn, step int, callID string) string {
+// ChildName names the Turn of a call: after its parent, for people, and by a hash of the call, which no other has.
+func ChildName(p *v1alpha1.Turn, step int, callID string) string {
 	return shortenTo(p.Name, fmt.Sprintf("%s/%d/%s", p.UID, step, callID), true)
 }
+
+// ParentLabelOf returns the value of ParentLabel for a caller of this name.
+func ParentLabelOf(name string) string { return shorten(name, name) }
 
 // shorten returns a name that is too long for a label with a hash in place of its end.
 func shorten(name, of string) string { return shortenTo(name, of, false) }

@@ -109,6 +109,34 @@ var _ = Describe("A sub-agent", func() {
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(3))
 	}, SpecTimeout(patience))
 
+	endsFirst := func(ctx context.Context, state string, end func(s *stage), change ...func(*v1alpha1.Turn)) {
+		s := newStage(ctx, delegatingModel)
+		s.run()
+		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate delegate subtask stuck", change...)))...)
+		s.inFlight(ctx, 1)
+		first := s.child(ctx, "parent")
+		s.child(ctx, first.Name)
+		end(s)
+		t := s.reaches(ctx, "parent", state)
+		first = s.turn(ctx, first.Name)
+		Expect(first.IsFinished()).To(BeTrue(), "nobody works for a Turn that has ended")
+		Expect(s.child(ctx, first.Name).IsFinished()).To(BeTrue(), "nor at the second remove")
+		Expect(first.Status.Usage.TotalTokens).To(BeNumerically(">", 0))
+		Expect(t.Status.SubAgentUsage.TotalTokens).To(Equal(first.Status.Usage.TotalTokens), "what it took counts")
+		Expect(t.Status.Descendants).To(BeEquivalentTo(2))
+		Expect(t.Status.Usage.TotalTokens).To(BeNumerically(">", 0))
+	}
+
+	It("that works when its caller is cancelled ends before it, and what it took counts", func(ctx SpecContext) {
+		endsFirst(ctx, v1alpha1.TurnReasonCancelled, func(s *stage) { s.desire(ctx, "parent", v1alpha1.DesiredStateCancelled) })
+	}, SpecTimeout(2*patience))
+
+	It("that works when the time of its caller is over ends before it, although its Agent is gone", func(ctx SpecContext) {
+		endsFirst(ctx, v1alpha1.TurnReasonDeadlineExceeded, func(s *stage) {
+			Expect(apiClient.Delete(ctx, &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: agent}})).To(Succeed())
+		}, timeout(12))
+	}, SpecTimeout(2*patience))
+
 	It("gives a long answer whole", func(ctx SpecContext) {
 		s := newStage(ctx, delegatingModel)
 		s.run()

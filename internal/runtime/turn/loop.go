@@ -22,6 +22,9 @@ func (r *run) outcome(ctx context.Context) (*Result, error) {
 		return r.finalize(StopCancelled, "the turn was cancelled")
 	default:
 	}
+	if len(r.in.Chain) == 0 {
+		return r.finalize(StopDeadline, r.overdue())
+	}
 	if err := r.compile(); err != nil {
 		return r.stopped(err)
 	}

@@ -166,6 +166,9 @@ func (s Stop) answered() bool { return s == StopCompleted || s == StopMaxSteps |
 
 // finalize makes the result from what the journal holds by now.
 func (r *run) finalize(stop Stop, message string) (*Result, error) {
+	if err := r.collect(); err != nil {
+		return nil, err
+	}
 	state := &r.past.loop
 	counts, calls := r.ended()
 	result := &Result{

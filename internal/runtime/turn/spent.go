@@ -9,21 +9,7 @@ import (
 )
 
 // subAgents adds up what the Turns of sub-agents took; nil if there were none.
-func subAgents(s *loop.State) *SubAgents {
-	var total *SubAgents
-	var costs []finalize.Spending
-	for spent := range s.SubAgents {
-		if total == nil {
-			total = &SubAgents{}
-		}
-		total.Usage = total.Usage.Add(spent.Usage)
-		costs = append(costs, finalize.Spending{Usage: spent.Usage, Cost: spent.Cost})
-	}
-	if total != nil {
-		total.Cost = finalize.Total(costs)
-	}
-	return total
-}
+func subAgents(s *loop.State) *SubAgents { return SumOf(slices.Collect(s.SubAgents)) }
 
 // spendings are what was used and what it cost, each request for itself. What was used before the journal kept costs, or by
 // a model that had no price yet, is priced as the chain says now.

@@ -33,7 +33,7 @@ type Input struct {
 	// must be made, and not when the journal has them: what they were made of may be gone by then. Of its errors, an
 	// *invalid.Error ends the Turn; any other ends the run.
 	Preparation func(ctx context.Context) (prepare.Input, error)
-	// Chain of models, at least one.
+	// Chain of models, at least one; none for a Turn that is cancelled or whose time is over, which asks no model.
 	Chain []loop.Candidate
 	// Tools that the model is offered whatever else there is; each run has the same.
 	Tools []tool.Tool
@@ -48,6 +48,9 @@ type Input struct {
 	Context loop.ContextPolicy
 	// Decide returns somebody's decision about a call that waits for one, and nil while there is none. nil never has one.
 	Decide func(ctx context.Context, a loop.Approval) (*loop.Decision, error)
+	// Child returns what the Turn of a call of a sub-agent took that has ended, or a *tool.Pending. It is asked about calls without
+	// a result when the Turn ends before them; nil is never asked.
+	Child func(ctx context.Context, call loop.Intent) (tool.Result, error)
 	// Output is the JSON Schema of the answer; empty for none.
 	Output json.RawMessage
 	// ReflectEvery has the model check its draft in every Turn of a Session whose number is a multiple of it; 0 never.

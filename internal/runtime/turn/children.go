@@ -1,0 +1,60 @@
+package turn
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// collect takes in what the Turns of sub-agents took whose answers the Turn has not taken, because it ends before: after a
+// cancellation, or when its time is over. A Turn does not end while such a Turn has not: it is parked until then, and nothing is
+// spent in its name after its end.
+func (r *run) collect() error {
+	if r.in.Child == nil {
+		return nil
+	}
+	var waits loop.Parked
+	for c := range r.past.loop.Calls {
+		if c.Intent == nil || c.Finish != nil || !r.isSubAgent(c.Intent.Name) {
+			continue
+		}
+		result, err := r.in.Child(r.life, *c.Intent)
+		if pending, ok := errors.AsType[*tool.Pending](err); ok {
+			waits.Turns = append(waits.Turns, pending.Turn)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := r.record(loop.EndOfSubAgent(c, r.exposed().Nonce, result)); err != nil {
+			return err
+		}
+	}
+	if len(waits.Turns) > 0 {
+		return r.park(&waits)
+	}
+	return nil
+}
+
+// isSubAgent says whether the Turn has a sub-agent of this name among its tools.
+func (r *run) isSubAgent(name string) bool {
+	return slices.ContainsFunc(r.exposed().Tools, func(t tool.Tool) bool { return t.Name == name && t.Source.Agent != "" })
+}
+
+// SumOf adds up what the Turns of sub-agents took; nil if there were none.
+func SumOf(spent []*tool.Spent) *SubAgents {
+	if len(spent) == 0 {
+		return nil
+	}
+	total := &SubAgents{}
+	var costs []finalize.Spending
+	for _, s := range spent {
+		total.Usage = total.Usage.Add(s.Usage)
+		costs = append(costs, finalize.Spending{Usage: s.Usage, Cost: s.Cost})
+	}
+	total.Cost = finalize.Total(costs)
+	return total
+}
