@@ -12,11 +12,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -25,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
 
@@ -90,14 +93,30 @@ func template(ctx context.Context, values ...string) ([]byte, error) {
 	return output(ctx, helmPath, args...)
 }
 
-// renderChart returns the objects of the chart with these values.
+// renderChart returns the objects of the chart with these values, without its hooks.
 func renderChart(t *testing.T, values ...string) []runtime.Object {
+	t.Helper()
+	return slices.DeleteFunc(renderAll(t, values...), isHook)
+}
+
+// renderHooks returns the objects that exist only while helm uninstall runs.
+func renderHooks(t *testing.T, values ...string) []runtime.Object {
+	t.Helper()
+	return slices.DeleteFunc(renderAll(t, values...), func(o runtime.Object) bool { return !isHook(o) })
+}
+
+func renderAll(t *testing.T, values ...string) []runtime.Object {
 	t.Helper()
 	manifest, err := template(t.Context(), values...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return decode(t, manifest)
+}
+
+func isHook(o runtime.Object) bool {
+	object, ok := o.(client.Object)
+	return ok && object.GetAnnotations()["helm.sh/hook"] != ""
 }
 
 // renderConfig returns the objects of config/default.
@@ -115,7 +134,7 @@ func decode(t *testing.T, manifest []byte) []runtime.Object {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, apiextensionsv1.AddToScheme,
+		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, apiextensionsv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -76,8 +77,6 @@ func TestPodsHoldToRestrictedPodSecurity(t *testing.T) {
 func TestChartAndConfigSecurePodsAlike(t *testing.T) {
 	chart, chartManager := managerOf(t, renderChart(t))
 	config, configManager := managerOf(t, renderConfig(t))
-	// Only the chart may be given a volume so large that changing the owner of its files takes long.
-	chart.Spec.Template.Spec.SecurityContext.FSGroupChangePolicy = nil
 	if diff := cmp.Diff(chart.Spec.Template.Spec.SecurityContext, config.Spec.Template.Spec.SecurityContext); diff != "" {
 		t.Errorf("securityContext of the Pod (-chart +config):\n%s", diff)
 	}
@@ -94,6 +93,7 @@ func TestChartAndConfigSecurePodsAlike(t *testing.T) {
 		"volumeMounts":    {chartManager.VolumeMounts, configManager.VolumeMounts},
 		"volumes":         {chart.Spec.Template.Spec.Volumes, config.Spec.Template.Spec.Volumes},
 		"resources":       {chartManager.Resources, configManager.Resources},
+		"strategy":        {chart.Spec.Strategy, config.Spec.Strategy},
 		"grace period":    {chart.Spec.Template.Spec.TerminationGracePeriodSeconds, config.Spec.Template.Spec.TerminationGracePeriodSeconds},
 	} {
 		if diff := cmp.Diff(pair[0], pair[1]); diff != "" {
@@ -131,7 +131,7 @@ func TestArguments(t *testing.T) {
 		"NoMetrics":  {values: []string{"metrics.enabled=false"}, want: []string{"--metrics-bind-address=0"}},
 		"Ports":      {values: []string{"metrics.port=9090", "health.port=9091"}, want: []string{"--metrics-bind-address=:9090", "--health-probe-bind-address=:9091"}},
 		"Logs":       {values: []string{"log.format=console", "log.level=debug"}, want: []string{"--log-format=console", "--log-level=debug"}},
-		"NoLeader":   {values: []string{"leaderElection.enabled=false", "persistence.enabled=true"}, want: []string{"--leader-elect=false"}},
+		"NoLeader":   {values: []string{"leaderElection.enabled=false"}, want: []string{"--leader-elect=false"}},
 		"Extra":      {values: []string{"extraArgs={--store=sqlite:///var/lib/capstan/x.db}"}, want: []string{"--store=sqlite:///var/lib/capstan/x.db"}},
 		"Retention":  {values: []string{"journalRetention=0s"}, want: []string{"--journal-retention=0s"}},
 		"NoPolicy":   {values: []string{"approvalPolicy.install=false"}, want: []string{"--approval-policy=capstan-toolapprovals"}},
@@ -209,17 +209,20 @@ func TestProbesUseTheHealthPort(t *testing.T) {
 
 func TestPersistence(t *testing.T) {
 	t.Run("Off", func(t *testing.T) {
-		objects := renderChart(t)
+		objects := renderChart(t, "persistence.enabled=false", "persistence.emptyDirSizeLimit=2Gi")
 		deployment, _ := managerOf(t, objects)
 		if got := deployment.Spec.Strategy.Type; got != appsv1.RollingUpdateDeploymentStrategyType {
 			t.Errorf("strategy = %s, want RollingUpdate", got)
+		}
+		if got := deployment.Spec.Template.Spec.Volumes[0].EmptyDir; got == nil || got.SizeLimit.String() != "2Gi" {
+			t.Errorf("volume = %v, want the emptyDir that was asked for", got)
 		}
 		if claims := every[*corev1.PersistentVolumeClaim](objects); len(claims) != 0 {
 			t.Errorf("got %d claims, want none", len(claims))
 		}
 	})
 	t.Run("On", func(t *testing.T) {
-		objects := renderChart(t, "persistence.enabled=true", "persistence.storageClassName=fast", "persistence.size=9Gi")
+		objects := renderChart(t, "persistence.storageClassName=fast", "persistence.size=9Gi")
 		deployment, _ := managerOf(t, objects)
 		if got := deployment.Spec.Strategy.Type; got != appsv1.RecreateDeploymentStrategyType {
 			t.Errorf("strategy = %s, want Recreate: two Pods cannot share a ReadWriteOnce volume", got)
@@ -235,8 +238,24 @@ func TestPersistence(t *testing.T) {
 			t.Errorf("annotations = %v, want the journal kept by default", claim.Annotations)
 		}
 	})
+	t.Run("Default", func(t *testing.T) {
+		for name, objects := range map[string][]runtime.Object{"chart": renderChart(t), "config": renderConfig(t)} {
+			deployment, _ := managerOf(t, objects)
+			claim := one[*corev1.PersistentVolumeClaim](t, objects)
+			if got := deployment.Spec.Template.Spec.Volumes[0].PersistentVolumeClaim; got == nil || got.ClaimName != claim.Name {
+				t.Errorf("%s: volume = %v, want the claim %q: an emptyDir loses the journal with its Pod", name, got, claim.Name)
+			}
+			if claim.Namespace != deployment.Namespace || claim.Spec.StorageClassName != nil {
+				t.Errorf("%s: claim = %s of class %v, want one beside the Deployment of the default class", name, claim.Namespace, claim.Spec.StorageClassName)
+			}
+			want := resource.MustParse("5Gi")
+			if got := claim.Spec.Resources.Requests.Storage(); got.Cmp(want) != 0 || !slices.Equal(claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}) {
+				t.Errorf("%s: claim asks for %s, %v; want 5Gi, ReadWriteOnce", name, got, claim.Spec.AccessModes)
+			}
+		}
+	})
 	t.Run("ExistingClaim", func(t *testing.T) {
-		objects := renderChart(t, "persistence.enabled=true", "persistence.existingClaim=mine")
+		objects := renderChart(t, "persistence.existingClaim=mine")
 		deployment, _ := managerOf(t, objects)
 		if got := deployment.Spec.Template.Spec.Volumes[0].PersistentVolumeClaim; got == nil || got.ClaimName != "mine" {
 			t.Errorf("volume = %v, want the claim mine", got)

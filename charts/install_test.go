@@ -161,8 +161,13 @@ func TestInstallOnAnAPIServer(t *testing.T) {
 	// The namespace enforces restricted Pod Security: what the chart makes must go into it.
 	c.run(t, kubectlPath, "apply", "--server-side", "--validate=strict", "-f", "../config/manager/namespace.yaml")
 	notes := upgrade()
-	if !strings.Contains(notes, "rollout status deployment/capstan") {
-		t.Errorf("NOTES = %q, want them to say how to wait for the manager", notes)
+	for _, want := range []string{
+		"rollout status deployment/capstan", "PersistentVolumeClaim capstan-data, of the cluster's default StorageClass",
+		"kubectl -n capstan-system get pvc capstan-data", "persistence.storageClassName=NAME", "persistence.existingClaim=NAME", "store.url", "persistence.enabled=false",
+	} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("NOTES = %q, want them to say %q", notes, want)
+		}
 	}
 	c.run(t, kubectlPath, "wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=capstan", "--timeout=30s")
 	c.run(t, kubectlPath, "apply", "--server-side", "--validate=strict", "-n", "default", "-k", samples)
@@ -177,13 +182,30 @@ func TestInstallOnAnAPIServer(t *testing.T) {
 	c.check(t, "capstan", []access{{"kube-system", "get", "secrets", false}, {"kube-system", "list", "turns.capstan.dev", false}})
 	c.checkPolicy(t, "capstan", "capstan-system-capstan-toolapprovals")
 
-	c.run(t, helmPath, "uninstall", "capstan", "--namespace", "capstan-system")
+	c.checkDrain(t)
+	// No controller runs here that would make the Pod of a Job: make e2e removes the release with its hook.
+	c.run(t, helmPath, "uninstall", "capstan", "--namespace", "capstan-system", "--no-hooks")
 	if got := c.run(t, kubectlPath, "get", "turns", "-n", "default", "-o", "name"); !strings.Contains(got, "turn.capstan.dev/sample") {
 		t.Errorf("Turns after uninstall = %q, want them kept", got)
 	}
 	c.check(t, "capstan", []access{{"default", "get", "secrets", false}})
-	upgrade("persistence.enabled=true", "podDisruptionBudget.enabled=true")
-	c.run(t, helmPath, "uninstall", "capstan", "--namespace", "capstan-system")
+	// The claim stays, too, and a release of the same name takes it up again.
+	uid := func() string {
+		return c.run(t, kubectlPath, "-n", "capstan-system", "get", "pvc/capstan-data", "-o", "jsonpath={.metadata.uid}")
+	}
+	kept := uid()
+	upgrade("podDisruptionBudget.enabled=true")
+	if got := uid(); got != kept {
+		t.Errorf("the claim has UID %s after the release was installed again, want %s: its journal", got, kept)
+	}
+	// From a volume to an emptyDir and back: the Deployment changes its strategy each time.
+	if notes := upgrade("persistence.enabled=false"); !strings.Contains(notes, "WARNING: the journal of Turns is in an emptyDir") {
+		t.Errorf("NOTES = %q, want a warning of the emptyDir", notes)
+	}
+	if notes := upgrade("persistence.enabled=true"); uid() != kept || strings.Contains(notes, "WARNING") {
+		t.Errorf("NOTES = %q and a claim of UID %s, want no warning and the claim %s", notes, uid(), kept)
+	}
+	c.run(t, helmPath, "uninstall", "capstan", "--namespace", "capstan-system", "--no-hooks")
 
 	// The plain manifests, where the chart was: CRDs that it left are taken over.
 	c.run(t, kubectlPath, "apply", "--server-side", "--force-conflicts", "--validate=strict", "-k", "../config/default")

@@ -28,7 +28,8 @@ func manifests(t *testing.T) map[string][]runtime.Object {
 	return map[string][]runtime.Object{
 		"ChartClusterWide": renderChart(t),
 		"ChartNamespaced":  renderChart(t, "watchNamespaces={helpdesk,research}"),
-		"ChartPersistent":  renderChart(t, "persistence.enabled=true", "metrics.enabled=false"),
+		"ChartEmptyDir":    renderChart(t, "persistence.enabled=false", "metrics.enabled=false"),
+		"ChartPostgreSQL":  renderChart(t, storeURL, "replicas=3"),
 		"Config":           renderConfig(t),
 	}
 }

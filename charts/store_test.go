@@ -96,11 +96,10 @@ func TestStoreMessages(t *testing.T) {
 		"AnotherKind":      {[]string{"store.url=mysql://capstan@db/capstan"}, "must be of the form postgres://"},
 		"SQLite":           {[]string{"store.url=sqlite:///var/lib/capstan/x.db"}, "for SQLite leave it empty"},
 		"NoDatabase":       {[]string{"store.url=postgres://capstan@db"}, "must be of the form postgres://"},
-		"Volume":           {[]string{storeURL, "persistence.enabled=true"}, "persistence.enabled must be false when store.url is set"},
 		"SecretAlone":      {[]string{"store.passwordSecret.name=db"}, "store.passwordSecret needs store.url"},
 		"AuthorityAlone":   {[]string{"store.caSecret.name=db"}, "store.caSecret needs store.url"},
 		"SecretName":       {[]string{storeURL, "store.passwordSecret.name=Not_A_Name"}, "/store/passwordSecret/name"},
-		"TwoVolumes":       {[]string{"replicas=2", "persistence.enabled=true"}, "store.url names a PostgreSQL"},
+		"TwoVolumes":       {[]string{"replicas=2"}, "store.url names a PostgreSQL"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -139,9 +139,10 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"VolumeSize":          {[]string{"persistence.size=large"}, []string{"/persistence/size", "large"}},
 		"ExtraArg":            {[]string{"extraArgs={verbose}"}, []string{"/extraArgs/0", "verbose"}},
 		"MonitorInterval":     {[]string{"metrics.serviceMonitor.interval=often"}, []string{"/metrics/serviceMonitor/interval", "often"}},
-		"ReplicasOnOneVolume": {[]string{"replicas=2", "persistence.enabled=true"}, []string{"replicas must be at most 1", "persistence.enabled"}},
-		"ReplicasNoLeader":    {[]string{"replicas=2", "leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "replicas"}},
-		"RollingNoLeader":     {[]string{"leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "persistence.enabled"}},
+		"ReplicasOnOneVolume": {[]string{"replicas=2"}, []string{"replicas must be at most 1", "persistence.enabled"}},
+		"ReplicasNoLeader":    {[]string{storeURL, "replicas=2", "leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "replicas"}},
+		"RollingNoLeader":     {[]string{"persistence.enabled=false", "leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "emptyDir"}},
+		"SharedNoLeader":      {[]string{storeURL, "leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "store.url"}},
 		"GraceTooLong":        {[]string{"shutdownGraceSeconds=30"}, []string{"terminationGracePeriodSeconds must be at least 41 for shutdownGraceSeconds 30"}},
 		"ExecutorsOfSQLite":   {[]string{"executor.separate=true"}, []string{"executor.separate needs store.url"}},
 		"Retention":           {[]string{"journalRetention=aDay"}, []string{"/journalRetention", "aDay"}},
@@ -189,7 +190,7 @@ func TestImageReference(t *testing.T) {
 func TestLint(t *testing.T) {
 	for name, values := range map[string]string{
 		"Defaults": "replicas=1",
-		"All":      "persistence.enabled=true,metrics.serviceMonitor.enabled=true,podDisruptionBudget.enabled=true,watchNamespaces={a}",
+		"All":      "persistence.storageClassName=fast,metrics.serviceMonitor.enabled=true,podDisruptionBudget.enabled=true,watchNamespaces={a}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := output(t.Context(), helmPath, "lint", "--strict", "--kube-version", kubeVersion, "--set", values, "capstan"); err != nil {

@@ -17,8 +17,8 @@ spec:
     matchLabels:
       {{- merge (dict "app.kubernetes.io/component" $.component) (include "capstan.selectorLabels" . | fromYaml) | toYaml | nindent 6 }}
   strategy:
-    {{- if .Values.persistence.enabled }}
-    # The volume belongs to one Pod at a time: the old one goes before the new one comes.
+    {{- if include "capstan.persistent" . }}
+    # The volume belongs to one Pod at a time: the old one stops before the new one starts.
     type: Recreate
     {{- else }}
     type: RollingUpdate
@@ -174,7 +174,7 @@ spec:
       volumes:
       {{- if not .Values.store.url }}
       - name: data
-        {{- if .Values.persistence.enabled }}
+        {{- if include "capstan.persistent" . }}
         persistentVolumeClaim:
           claimName: {{ include "capstan.claimName" . }}
         {{- else }}

@@ -74,6 +74,11 @@ capstan-toolapprovals
 {{- with $image.digest }}@{{ . }}{{ end -}}
 {{- end -}}
 
+{{/* Not empty if the journal is on a PersistentVolumeClaim: with store.url it is in the database. */}}
+{{- define "capstan.persistent" -}}
+{{- if and .Values.persistence.enabled (not .Values.store.url) -}}true{{- end -}}
+{{- end -}}
+
 {{- define "capstan.claimName" -}}
 {{- .Values.persistence.existingClaim | default (printf "%s-data" (include "capstan.fullname" .)) -}}
 {{- end -}}
@@ -89,7 +94,7 @@ subjects:
 {{/* Values that are each fine but do not go together; a schema cannot say this in words that help. */}}
 {{- define "capstan.validate" -}}
 {{- $v := .Values -}}
-{{- if and $v.persistence.enabled (gt (int $v.replicas) 1) -}}
+{{- if and (include "capstan.persistent" .) (gt (int $v.replicas) 1) -}}
 {{- fail (printf "replicas must be at most 1 when persistence.enabled is true: one SQLite journal cannot be shared, got %d; store.url names a PostgreSQL that can" (int $v.replicas)) -}}
 {{- end -}}
 {{- include "capstan.validateStore" . -}}
@@ -99,8 +104,8 @@ subjects:
 {{- if and (gt (int $v.replicas) 1) (not $v.leaderElection.enabled) -}}
 {{- fail (printf "leaderElection.enabled must be true when replicas is above 1, got %d replicas" (int $v.replicas)) -}}
 {{- end -}}
-{{- if and (not $v.leaderElection.enabled) (not $v.persistence.enabled) -}}
-{{- fail "leaderElection.enabled must be true unless persistence.enabled is: without a volume an upgrade runs an old and a new Pod side by side" -}}
+{{- if and (not $v.leaderElection.enabled) (not (include "capstan.persistent" .)) -}}
+{{- fail "leaderElection.enabled must be true with store.url or an emptyDir: an upgrade then runs an old and a new Pod side by side" -}}
 {{- end -}}
 {{- /* Handing back takes up to a fifth of the grace period more, at least a second; giving the Leases up a few seconds. */ -}}
 {{- $needed := add (int $v.shutdownGraceSeconds) (max 1 (div (int $v.shutdownGraceSeconds) 5)) 5 -}}
@@ -129,9 +134,6 @@ subjects:
 {{- if not (regexMatch "^postgres(ql)?://([^\\s/?#@:]+@)?[^\\s/?#@]*/[^\\s@]+$" $store.url) -}}
 {{- fail "store.url must be of the form postgres://USER@HOST:5432/DATABASE; for SQLite leave it empty and see persistence" -}}
 {{- end -}}
-{{- if .Values.persistence.enabled -}}
-{{- fail "persistence.enabled must be false when store.url is set: the journal is in the database, and the volume would stay empty" -}}
-{{- end -}}
 {{- else -}}
 {{- range $name := list "passwordSecret" "caSecret" -}}
 {{- if (index $store $name).name -}}
@@ -139,4 +141,11 @@ subjects:
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Annotations of an object that exists only while helm uninstall drains; it takes the order in which Helm makes it. */}}
+{{- define "capstan.drainHook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
