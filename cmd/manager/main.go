@@ -8,10 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
+	"github.com/capstan-dev/capstan/internal/drain"
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
@@ -71,6 +73,36 @@ Every flag can be set by an environment variable instead: CAPSTAN_ and the flag'
 			return manager.Run(ctrl.SetupSignalHandler(), o, cfg, log)
 		},
 	}
+	o.AddFlags(cmd.Flags())
+	cmd.AddCommand(drainCommand())
+	return cmd
+}
+
+func drainCommand() *cobra.Command {
+	var kubeconfig string
+	var o drain.Options
+	cmd := &cobra.Command{
+		Use:   "drain",
+		Short: "Stop the Pods of a manager's Deployments and wait until they are gone",
+		Long: `drain scales Deployments to zero and waits until their Pods are gone, so that these hand their Turns back while they may. The Helm
+chart runs it before helm uninstall removes anything.`,
+		Example: `  manager drain --namespace capstan-system --deployments capstan`,
+		Args:    cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			options := manager.Options{Kubeconfig: kubeconfig}
+			cfg, err := options.RESTConfig()
+			if err != nil {
+				return fmt.Errorf("found no cluster to work with: give --kubeconfig, or run in a Pod: %w", err)
+			}
+			cfg.UserAgent = "capstan-drain/" + version
+			clients, err := kubernetes.NewForConfig(cfg)
+			if err != nil {
+				return fmt.Errorf("failed to make a client: %w", err)
+			}
+			return drain.Run(ctrl.SetupSignalHandler(), clients, o, zap.New(zap.StacktraceLevel(zapcore.PanicLevel)))
+		},
+	}
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "path of a kubeconfig file; default: the cluster this process runs in, else $KUBECONFIG or ~/.kube/config")
 	o.AddFlags(cmd.Flags())
 	return cmd
 }

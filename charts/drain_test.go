@@ -1,0 +1,199 @@
+package charts_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	podsecurity "k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/capstan-dev/capstan/internal/drain"
+)
+
+// drainOptions returns what the Job of the chart gives to the manager's command drain, which must know every argument.
+func drainOptions(t *testing.T, job *batchv1.Job) drain.Options {
+	t.Helper()
+	args := job.Spec.Template.Spec.Containers[0].Args
+	var o drain.Options
+	flags := pflag.NewFlagSet("drain", pflag.ContinueOnError)
+	o.AddFlags(flags)
+	if len(args) == 0 || args[0] != "drain" {
+		t.Fatalf("args = %v, want the command drain", args)
+	}
+	if err := flags.Parse(args[1:]); err != nil {
+		t.Fatalf("the command drain does not know %v: %v", args, err)
+	}
+	return o
+}
+
+func TestUninstallStopsThePodsFirst(t *testing.T) {
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		values      []string
+		deployments []string
+		timeout     time.Duration
+	}{
+		"one Deployment":              {nil, []string{"capstan"}, 70 * time.Second},
+		"executors of their own":      {[]string{storeURL, "executor.separate=true"}, []string{"capstan", "capstan-executor"}, 70 * time.Second},
+		"a long grace period":         {[]string{"terminationGracePeriodSeconds=600"}, []string{"capstan"}, 630 * time.Second},
+		"a user of the platform":      {[]string{"runAsUser=null"}, []string{"capstan"}, 70 * time.Second},
+		"a budget and the namespaces": {[]string{"podDisruptionBudget.enabled=true", "watchNamespaces={a}"}, []string{"capstan"}, 70 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hooks, objects := renderHooks(t, tc.values...), renderChart(t, tc.values...)
+			for _, hook := range hooks {
+				annotations := hook.(client.Object).GetAnnotations()
+				if annotations["helm.sh/hook"] != "pre-delete" || annotations["helm.sh/hook-delete-policy"] != "before-hook-creation,hook-succeeded" {
+					t.Errorf("annotations of %T = %v, want a hook that exists only while the release is removed", hook, annotations)
+				}
+				if weight, job := annotations["helm.sh/hook-weight"], isJob(hook); job != (weight == "0") {
+					t.Errorf("weight of %T = %s, want the rights before the Job", hook, weight)
+				}
+			}
+			job := one[*batchv1.Job](t, hooks)
+			if diff := cmp.Diff(drain.Options{Namespace: "capstan-system", Deployments: tc.deployments, Timeout: tc.timeout}, drainOptions(t, job)); diff != "" {
+				t.Errorf("options (-want +got):\n%s", diff)
+			}
+			deadline := time.Duration(*job.Spec.ActiveDeadlineSeconds) * time.Second
+			grace := time.Duration(*every[*appsv1.Deployment](objects)[0].Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second
+			if deadline <= tc.timeout || tc.timeout <= grace {
+				t.Errorf("the Job ends after %s, waits %s, and Pods may take %s; want each longer than the next", deadline, tc.timeout, grace)
+			}
+			pod := job.Spec.Template
+			restricted := podsecurity.LevelVersion{Level: podsecurity.LevelRestricted, Version: podsecurity.LatestVersion()}
+			if result := policy.AggregateCheckResults(evaluator.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec)); !result.Allowed {
+				t.Errorf("restricted Pod Security refuses the Pod: %s", result.ForbiddenDetail())
+			}
+			selectors := []map[string]string{one[*corev1.Service](t, objects).Spec.Selector}
+			for _, d := range every[*appsv1.Deployment](objects) {
+				selectors = append(selectors, d.Spec.Selector.MatchLabels)
+			}
+			for _, b := range every[*policyv1.PodDisruptionBudget](objects) {
+				selectors = append(selectors, b.Spec.Selector.MatchLabels)
+			}
+			for _, selector := range selectors {
+				if selects(selector, pod.Labels) {
+					t.Errorf("%v selects the Pod of the Job: it would wait for itself", selector)
+				}
+			}
+			want := []rbacv1.PolicyRule{
+				{APIGroups: []string{"apps"}, ResourceNames: tc.deployments, Resources: []string{"deployments"}, Verbs: []string{"get"}},
+				{APIGroups: []string{"apps"}, ResourceNames: tc.deployments, Resources: []string{"deployments/scale"}, Verbs: []string{"patch"}},
+				{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}},
+			}
+			role := one[*rbacv1.Role](t, hooks)
+			if diff := cmp.Diff(want, role.Rules); diff != "" {
+				t.Errorf("rules (-want +got):\n%s", diff)
+			}
+			binding, account := one[*rbacv1.RoleBinding](t, hooks), one[*corev1.ServiceAccount](t, hooks)
+			subject := rbacv1.Subject{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}
+			if binding.RoleRef.Name != role.Name || !cmp.Equal([]rbacv1.Subject{subject}, binding.Subjects) || pod.Spec.ServiceAccountName != account.Name {
+				t.Errorf("the binding joins %v and %v; want the Role and the ServiceAccount of the Job", binding.RoleRef, binding.Subjects)
+			}
+		})
+	}
+	for _, value := range []string{"uninstall.drain=false", "rbac.create=false"} {
+		if hooks := renderHooks(t, value); len(hooks) != 0 {
+			t.Errorf("got %d hooks with %s, want none", len(hooks), value)
+		}
+	}
+}
+
+func isJob(o runtime.Object) bool {
+	_, ok := o.(*batchv1.Job)
+	return ok
+}
+
+// checkDrain runs the command of the hook with the rights of the hook, on the Deployment that is installed. The test stands in for the
+// Deployment's controller and for the kubelet.
+func (c cluster) checkDrain(t *testing.T) {
+	t.Helper()
+	for _, hook := range renderHooks(t) {
+		if !isJob(hook) {
+			c.apply(t, hook)
+		}
+	}
+	job := one[*batchv1.Job](t, renderHooks(t))
+	o := drainOptions(t, job)
+	drainer, err := kubernetes.NewForConfig(c.as(t, "system:serviceaccount:capstan-system:"+job.Spec.Template.Spec.ServiceAccountName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := c.as(t, "admin")
+	config.Impersonate.Groups = []string{"system:masters"}
+	admin, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployments, pods := admin.AppsV1().Deployments(o.Namespace), admin.CoreV1().Pods(o.Namespace)
+	deployment, err := deployments.Get(t.Context(), "capstan", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: deployment.Spec.Template.ObjectMeta, Spec: deployment.Spec.Template.Spec}
+	pod.Name = "capstan-0"
+	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	short := o
+	short.Timeout = 3 * time.Second
+	err = drain.Run(t.Context(), drainer, short, logr.Discard())
+	if err == nil || !strings.Contains(err.Error(), "capstan-0") || !strings.Contains(err.Error(), "--no-hooks") {
+		t.Errorf("a Pod that does not stop: %v; want an error that names it and the remedy", err)
+	}
+	if deployment, err = deployments.Get(t.Context(), "capstan", metav1.GetOptions{}); err != nil || *deployment.Spec.Replicas != 0 {
+		t.Fatalf("replicas = %d, %v; want 0", *deployment.Spec.Replicas, err)
+	}
+
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { done <- drain.Run(ctx, drainer, o, logr.Discard()) }()
+	if err := pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+		t.Fatal(err)
+	}
+	deployment.Status.ObservedGeneration = deployment.Generation
+	if _, err := deployments.UpdateStatus(t.Context(), deployment, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("without a Pod: %v", err)
+	}
+	if err := drain.Run(t.Context(), drainer, drain.Options{Namespace: "default", Deployments: o.Deployments, Timeout: o.Timeout}, logr.Discard()); err == nil {
+		t.Error("the hook may drain another namespace, want its own alone")
+	}
+}
+
+// apply creates an object of the chart.
+func (c cluster) apply(t *testing.T, object runtime.Object) {
+	t.Helper()
+	manifest, err := yaml.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := t.TempDir() + "/object.yaml"
+	if err := os.WriteFile(path, manifest, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.run(t, kubectlPath, "apply", "-f", path)
+}

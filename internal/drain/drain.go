@@ -1,0 +1,136 @@
+// Package drain stops the Pods of Deployments and waits until they are gone. helm uninstall does it before it removes the rights by
+// which these Pods hand their Turns back.
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+)
+
+// pollInterval is the time between two looks at the Pods.
+const pollInterval = time.Second
+
+// Options say what to stop.
+type Options struct {
+	// Namespace of the Deployments.
+	Namespace string
+	// Deployments are their names; one that does not exist counts as stopped.
+	Deployments []string
+	// Timeout bounds the whole drain; it must be longer than the Pods' termination grace period.
+	Timeout time.Duration
+}
+
+// AddFlags adds a flag for each option.
+func (o *Options) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.Namespace, "namespace", "capstan-system", "namespace of the Deployments")
+	f.StringSliceVar(&o.Deployments, "deployments", []string{"capstan"}, "names of the Deployments, separated by commas")
+	f.DurationVar(&o.Timeout, "timeout", 70*time.Second, "how long to wait for the Pods; must be longer than their termination grace period")
+}
+
+// Run scales the Deployments to zero and waits until all of their Pods are gone. It tries again after errors of the API server. When
+// the time is over it returns an error that names the Pods that are left, and the last error of the API server, if any.
+func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	d := &drainer{clients: clients, namespace: o.Namespace, log: log}
+	var stopped bool
+	var left []string
+	var failure error
+	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+		stopped, left, failure = d.look(ctx, o.Deployments)
+		if apierrors.IsForbidden(failure) {
+			return false, failure // waiting does not help
+		}
+		return stopped, nil
+	})
+	switch {
+	case err == nil:
+		log.Info("All Pods have stopped", "deployments", o.Deployments)
+		return nil
+	case !errors.Is(err, context.DeadlineExceeded):
+		return err
+	case failure != nil:
+		return fmt.Errorf("failed to see the Pods of %s stop within %s: %w", strings.Join(o.Deployments, ", "), o.Timeout, failure)
+	}
+	return fmt.Errorf("these Pods in namespace %s have not stopped within %s: %s; delete them, or remove the release without waiting for them: helm uninstall --no-hooks",
+		o.Namespace, o.Timeout, strings.Join(left, ", "))
+}
+
+type drainer struct {
+	clients   kubernetes.Interface
+	namespace string
+	log       logr.Logger
+}
+
+// look scales what is not scaled yet, and reports whether no Pod is left; left are the names of those that are.
+func (d *drainer) look(ctx context.Context, deployments []string) (stopped bool, left []string, err error) {
+	stopped = true
+	for _, name := range deployments {
+		none, pods, err := d.stop(ctx, name)
+		if err != nil {
+			return false, left, err
+		}
+		stopped = stopped && none
+		left = append(left, pods...)
+	}
+	return stopped, left, nil
+}
+
+// stop scales one Deployment to zero and returns the names of its Pods. none is true once it has no Pod, and will make none.
+func (d *drainer) stop(ctx context.Context, name string) (none bool, pods []string, err error) {
+	deployment, err := d.clients.AppsV1().Deployments(d.namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return true, nil, nil
+	}
+	if err != nil {
+		return false, nil, fmt.Errorf("failed to get Deployment %q: %w", name, err)
+	}
+	scaled := deployment.Spec.Replicas != nil && *deployment.Spec.Replicas == 0
+	if !scaled {
+		d.log.Info("Scaling to zero", "deployment", name)
+		_, err := d.clients.AppsV1().Deployments(d.namespace).Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{}, "scale")
+		if err != nil {
+			return false, nil, fmt.Errorf("failed to scale Deployment %q to zero: %w", name, err)
+		}
+	}
+	if pods, err = d.pods(ctx, deployment); err != nil {
+		return false, nil, err
+	}
+	// The Deployment's controller must have seen the change, or it may make a Pod after this look.
+	seen := scaled && deployment.Status.ObservedGeneration >= deployment.Generation && deployment.Status.Replicas == 0
+	return seen && len(pods) == 0, pods, nil
+}
+
+// pods returns the names of the Pods of a Deployment whose containers may still run.
+func (d *drainer) pods(ctx context.Context, deployment *appsv1.Deployment) ([]string, error) {
+	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the selector of Deployment %q: %w", deployment.Name, err)
+	}
+	list, err := d.clients.CoreV1().Pods(d.namespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+	if err != nil {
+		return nil, fmt.Errorf("failed to list the Pods of Deployment %q: %w", deployment.Name, err)
+	}
+	var names []string
+	for i := range list.Items {
+		ended := []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed}
+		if p := &list.Items[i]; !slices.Contains(ended, p.Status.Phase) {
+			names = append(names, p.Name)
+		}
+	}
+	return names, nil
+}
