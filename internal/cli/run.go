@@ -185,8 +185,7 @@ const storePatience = 10 * time.Second
 
 // stopped says why a Turn has not ended.
 func (r *runner) stopped(p *project, t *v1alpha1.Turn, err error, interrupted bool) error {
-	switch {
-	case interrupted:
+	if interrupted {
 		message := p.title() + ": interrupted before it ended"
 		if r.dataDir != "" {
 			message += "; run the same command again to go on"

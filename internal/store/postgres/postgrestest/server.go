@@ -104,7 +104,7 @@ func (s *Server) Stop(ctx context.Context, mode Mode) error {
 func (s *Server) Resume(ctx context.Context) error {
 	err := s.run(ctx, "pg_ctl", "start", "-D", s.data(), "-l", s.log(), "-w", "-s", "-o", s.settings)
 	if err != nil {
-		said, _ := os.ReadFile(s.log())
+		said, _ := os.ReadFile(s.log()) //nolint:gosec // because place has made the folder
 		return fmt.Errorf("%w\n%s", err, said)
 	}
 	return nil
@@ -152,6 +152,6 @@ func (s *Server) run(ctx context.Context, program string, args ...string) error 
 	if closing := output.Close(); err == nil {
 		return closing
 	}
-	said, _ := os.ReadFile(output.Name())
+	said, _ := os.ReadFile(output.Name()) //nolint:gosec // because place has made the folder
 	return fmt.Errorf("failed to run %s: %w: %s", program, err, strings.TrimSpace(string(bytes.ToValidUTF8(said, nil))))
 }
