@@ -112,8 +112,12 @@ var failures = []failure{
 	},
 	{
 		name: "unasked-tool-call", rule: `reply: {toolCalls: [{name: delete_all}]}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 20 * time.Second,
-		message: ContainSubstring("the model called a tool, and it was offered none"),
+		reason: v1alpha1.TurnReasonStepLimitExceeded, stop: v1alpha1.StopMaxSteps, requests: 7, within: 20 * time.Second,
+		message: ContainSubstring("the turn was out of steps after 6"),
+		also: func(t *v1alpha1.Turn) {
+			Expect(t.Status.ToolCalls).To(HaveLen(7), "each call is listed")
+			Expect(t.Status.ToolCalls).To(HaveEach(HaveField("Outcome", v1alpha1.ToolCallRefused)))
+		},
 	},
 	{
 		name: "cut-by-length", rule: `reply: {text: "one two three four five six seven"}`,

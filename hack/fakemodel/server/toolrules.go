@@ -134,6 +134,8 @@ func (o *openCalls) call(i int, calls []sentToolCall) *wireError {
 			return refuse(param+".type", codeInvalid, "Invalid value: '%s'. Supported values are: 'function'.", c.Type)
 		case c.Function.Arguments == nil:
 			return missing(param + ".function.arguments")
+		case !isObject(*c.Function.Arguments):
+			return refuse(param+".function.arguments", codeInvalid, "Invalid value: expected the text of a JSON object.")
 		}
 		if e := invalidToolName(param+".function.name", c.Function.Name); e != nil {
 			return e
@@ -144,6 +146,13 @@ func (o *openCalls) call(i int, calls []sentToolCall) *wireError {
 		o.ids, o.answers[c.ID] = append(o.ids, c.ID), -1
 	}
 	return nil
+}
+
+// isObject reports whether the arguments of a call are a JSON object. OpenAI's API takes any text; vLLM, Ollama and llama.cpp parse it
+// and refuse the request for anything else.
+func isObject(arguments string) bool {
+	var object map[string]json.RawMessage
+	return json.Unmarshal([]byte(arguments), &object) == nil && object != nil
 }
 
 // answer takes the tool's message i.

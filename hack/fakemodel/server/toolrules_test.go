@@ -14,7 +14,7 @@ import (
 func call(ids ...string) string {
 	var calls []string
 	for _, id := range ids {
-		calls = append(calls, fmt.Sprintf(`{"id":%q,"type":"function","function":{"name":"count","arguments":""}}`, id))
+		calls = append(calls, fmt.Sprintf(`{"id":%q,"type":"function","function":{"name":"count","arguments":"{}"}}`, id))
 	}
 	return `{"role":"assistant","content":null,"tool_calls":[` + strings.Join(calls, ",") + `]}`
 }
@@ -92,7 +92,10 @@ func TestToolMessagesThatAreRefused(t *testing.T) {
 		"same ids":           {[]string{call("a", "a"), result("a")}, "messages[0].tool_calls[1].id", codeInvalid, "Duplicate value for 'id' of 'a' in messages[0].tool_calls."},
 		"id too long":        {[]string{call(long), result(long)}, "messages[0].tool_calls[0].id", codeTooLong, "Invalid 'messages[0].tool_calls[0].id': string too long. Expected a string with maximum length 40, but got a string with length 41 instead."},
 		"call without type":  {[]string{strings.Replace(call("a"), "function", "", 1), result("a")}, "messages[0].tool_calls[0].type", codeInvalid, "Invalid value: ''. Supported values are: 'function'."},
-		"no arguments":       {[]string{strings.Replace(call("a"), `,"arguments":""`, "", 1), result("a")}, "messages[0].tool_calls[0].function.arguments", codeMissing, "Missing required parameter: 'messages[0].tool_calls[0].function.arguments'."},
+		"no JSON":            {[]string{strings.Replace(call("a"), `"{}"`, `"{"`, 1), result("a")}, "messages[0].tool_calls[0].function.arguments", codeInvalid, "Invalid value: expected the text of a JSON object."},
+		"no object":          {[]string{strings.Replace(call("a"), `"{}"`, `"null"`, 1), result("a")}, "messages[0].tool_calls[0].function.arguments", codeInvalid, "Invalid value: expected the text of a JSON object."},
+		"empty arguments":    {[]string{strings.Replace(call("a"), `"{}"`, `""`, 1), result("a")}, "messages[0].tool_calls[0].function.arguments", codeInvalid, "Invalid value: expected the text of a JSON object."},
+		"no arguments":       {[]string{strings.Replace(call("a"), `,"arguments":"{}"`, "", 1), result("a")}, "messages[0].tool_calls[0].function.arguments", codeMissing, "Missing required parameter: 'messages[0].tool_calls[0].function.arguments'."},
 		"made-up name":       {[]string{strings.Replace(call("a"), "count", "functions.count", 1), result("a")}, "messages[0].tool_calls[0].function.name", codeInvalid, "Invalid 'messages[0].tool_calls[0].function.name': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -78,7 +78,7 @@ type sentToolCall struct {
 	Type     string `json:"type"`
 	Function struct {
 		Name string `json:"name"`
-		// Arguments is nil where there are none; an empty text is fine.
+		// Arguments is nil where there are none.
 		Arguments *string `json:"arguments"`
 	} `json:"function"`
 }

@@ -121,29 +121,21 @@ func TestRepliesThatAreNoToolCalls(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		events []string
-		none   bool // no tool is offered
 		want   said
 	}{
-		"no call":           {"an end that promises calls", []string{delta(`"content":"I call."`), finishing("tool_calls")}, false, said{Kind: model.Malformed, Message: "the model said that it called a tool, and called none"}},
-		"no call, old":      {"with the older word too", []string{finishing("function_call")}, false, said{Kind: model.Malformed, Message: "the model said that it called a tool, and called none"}},
-		"no name":           {"nobody knows what to run", []string{part(0, "a", "", "{}"), finishing("tool_calls")}, false, said{Kind: model.Malformed, Message: "the model called a tool without saying which"}},
-		"blank name":        {"a blank is no name", []string{whole, part(1, "b", " ", "{}"), finishing("stop")}, false, said{Kind: model.Malformed, Message: "the model called a tool without saying which"}},
-		"not offered":       {"there is nothing to run", []string{whole, finishing("tool_calls")}, true, said{Kind: model.Malformed, Message: "the model called a tool, and it was offered none"}},
-		"none, not offered": {"not even a call", []string{delta(`"content":"I call."`), finishing("tool_calls")}, true, said{Kind: model.Malformed, Message: "the model called a tool, and it was offered none"}},
-		"not offered, stop": {"however it ends", []string{delta(`"content":"hm"`), whole, finishing("stop")}, true, said{Kind: model.Malformed, Message: "the model called a tool, and it was offered none"}},
-		"too many":          {"a bound on the calls", append(manyParts(openai.MaxToolCalls+1), finishing("tool_calls")), false, said{Kind: model.ReplyTooLong, Message: "the model called more than 128 tools at once"}},
-		"refused":           {"a refusal counts more", []string{whole, delta(`"refusal":"No."`), finishing("stop")}, false, said{Kind: model.ContentFiltered, Message: "the model refused to answer"}},
-		"filtered":          {"and so does the filter", []string{whole, finishing("content_filter")}, false, said{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}},
-		"no end":            {"without an end nothing is whole", []string{whole}, false, said{Kind: model.Malformed, Message: "the stream ended before the answer was finished"}},
-		"blank":             {"offered tools do not excuse an empty answer", []string{delta(`"content":" \n"`), finishing("stop")}, false, said{Kind: model.Malformed, Message: "the answer was empty"}},
-		"wrong form":        {"arguments that are not a text", []string{piece(`"index":0,"id":"a","function":{"name":"count","arguments":{"n":1}}`), finishing("tool_calls")}, false, said{Kind: model.Malformed, Message: "the response is not of the chat-completions protocol"}},
+		"no call":           {"an end that promises calls", []string{delta(`"content":"I call."`), finishing("tool_calls")}, said{Kind: model.Malformed, Message: "the model said that it called a tool, and called none"}},
+		"no call, old":      {"with the older word too", []string{finishing("function_call")}, said{Kind: model.Malformed, Message: "the model said that it called a tool, and called none"}},
+		"no name":           {"nobody knows what to run", []string{part(0, "a", "", "{}"), finishing("tool_calls")}, said{Kind: model.Malformed, Message: "the model called a tool without saying which"}},
+		"blank name":        {"a blank is no name", []string{whole, part(1, "b", " ", "{}"), finishing("stop")}, said{Kind: model.Malformed, Message: "the model called a tool without saying which"}},
+		"too many":          {"a bound on the calls", append(manyParts(openai.MaxToolCalls+1), finishing("tool_calls")), said{Kind: model.ReplyTooLong, Message: "the model called more than 128 tools at once"}},
+		"refused":           {"a refusal counts more", []string{whole, delta(`"refusal":"No."`), finishing("stop")}, said{Kind: model.ContentFiltered, Message: "the model refused to answer"}},
+		"filtered":          {"and so does the filter", []string{whole, finishing("content_filter")}, said{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}},
+		"no end":            {"without an end nothing is whole", []string{whole}, said{Kind: model.Malformed, Message: "the stream ended before the answer was finished"}},
+		"blank":             {"offered tools do not excuse an empty answer", []string{delta(`"content":" \n"`), finishing("stop")}, said{Kind: model.Malformed, Message: "the answer was empty"}},
+		"wrong form":        {"arguments that are not a text", []string{piece(`"index":0,"id":"a","function":{"name":"count","arguments":{"n":1}}`), finishing("tool_calls")}, said{Kind: model.Malformed, Message: "the response is not of the chat-completions protocol"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			req := withTools("hello")
-			if tc.none {
-				req.Tools = nil
-			}
-			reply, err := provider(t, raw(t, respond(200, events(append(tc.events, usage, "[DONE]")...), stream))).Generate(t.Context(), req)
+			reply, err := provider(t, raw(t, respond(200, events(append(tc.events, usage, "[DONE]")...), stream))).Generate(t.Context(), withTools("hello"))
 			e := check(t, reply, err)
 			tc.want.Message = `provider "demo": ` + tc.want.Message
 			if diff := cmp.Diff(tc.want, saidOf(e)); diff != "" {
@@ -153,6 +145,20 @@ func TestRepliesThatAreNoToolCalls(t *testing.T) {
 				t.Errorf("usage %+v, want %+v: it was spent all the same", e.Usage, want)
 			}
 		})
+	}
+}
+
+// TestToolCallsThatWereNotOffered are a reply as any other: to send the same request again would bring the same reply.
+func TestToolCallsThatWereNotOffered(t *testing.T) {
+	for name, body := range map[string]string{
+		"tool_calls": events(delta(`"content":"hm"`), part(0, "a", "count", `{"n":1}`), finishing("tool_calls"), "[DONE]"),
+		"stop":       events(delta(`"content":"hm"`), part(0, "a", "count", `{"n":1}`), finishing("stop"), "[DONE]"),
+	} {
+		got, err := provider(t, raw(t, respond(200, body, stream))).Generate(t.Context(), request("hello"))
+		want := model.Reply{Text: "hm", FinishReason: model.FinishToolCalls, ToolCalls: []model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1}`}}}
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s (error %v): -want +got:\n%s", name, err, diff)
+		}
 	}
 }
 

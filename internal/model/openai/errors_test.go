@@ -99,10 +99,6 @@ func TestErrorsOfTheFakeModel(t *testing.T) {
 		}},
 		"empty answer": {"nothing is no answer", `rules: [{reply: {text: ""}}]`, nil, said{Kind: model.Malformed, Message: `provider "demo": the answer was empty`}},
 		"blank answer": {"nor is white space", `rules: [{reply: {text: " \n\t"}}]`, nil, said{Kind: model.Malformed, Message: `provider "demo": the answer was empty`}},
-		"tool call": {"no tool was offered", `rules: [{reply: {toolCalls: [{name: forecast}]}}]`, nil, said{
-			Kind:    model.Malformed,
-			Message: `provider "demo": the model called a tool, and it was offered none`,
-		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, url := fake(t, tc.rules)

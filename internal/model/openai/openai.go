@@ -114,21 +114,21 @@ func (p *Provider) stream(ctx context.Context, req *model.Request, note *respons
 		// The reply is whole or lost by now; a connection that fails to close changes neither.
 		_ = stream.Close()
 	}()
-	return p.receive(ctx, stream, len(req.Tools) > 0, note)
+	return p.receive(ctx, stream, note)
 }
 
 // receive reads a stream to its end. It is apart from stream, whose frame stays on the stack until the endpoint begins to answer,
 // in each of thousands of Turns.
-func (p *Provider) receive(ctx context.Context, stream *api.ChatCompletionStream, tools bool, note *response) (model.Reply, error) {
+func (p *Provider) receive(ctx context.Context, stream *api.ChatCompletionStream, note *response) (model.Reply, error) {
 	var in incoming
 	for {
 		event, err := stream.RecvRaw()
 		if err != nil {
-			return p.finished(ctx, &in, tools, err, note)
+			return p.finished(ctx, &in, err, note)
 		}
 		c, err := chunkOf(event)
 		if err != nil {
-			return p.finished(ctx, &in, tools, err, note)
+			return p.finished(ctx, &in, err, note)
 		}
 		in.add(c)
 	}

@@ -84,7 +84,7 @@ func (in *incoming) cutOff(ctx context.Context, end error) bool {
 
 // finished judges a stream by how it ended. After a finish reason the answer is whole, whatever became of the connection.
 // What it returns with an error has what was spent alone.
-func (p *Provider) finished(ctx context.Context, in *incoming, offered bool, end error, note *response) (model.Reply, error) {
+func (p *Provider) finished(ctx context.Context, in *incoming, end error, note *response) (model.Reply, error) {
 	spent := in.spent()
 	switch in.finish {
 	case "":
@@ -109,25 +109,23 @@ func (p *Provider) finished(ctx context.Context, in *incoming, offered bool, end
 			return in.reply(model.FinishLength), nil
 		}
 		if len(in.calls.list) > 0 { // some servers say so little of calls
-			return in.called(offered)
+			return in.called()
 		}
 		if strings.TrimSpace(in.text.String()) == "" {
 			return spent, malformed("the answer was empty")
 		}
 		return in.reply(model.FinishStop), nil
 	case api.FinishReasonToolCalls, api.FinishReasonFunctionCall:
-		return in.called(offered)
+		return in.called()
 	case api.FinishReasonNull:
 	}
 	return spent, malformed("the answer ended for an unknown reason, %q", p.clean(string(in.finish)))
 }
 
-// called returns a reply that waits for tools.
-func (in *incoming) called(offered bool) (model.Reply, error) {
+// called returns a reply that waits for tools, also where none was offered: the same request would bring the same reply.
+func (in *incoming) called() (model.Reply, error) {
 	spent := in.spent()
 	switch {
-	case !offered:
-		return spent, malformed("the model called a tool, and it was offered none")
 	case in.tooLong:
 		return in.reply(model.FinishLength), nil
 	case len(in.calls.list) == 0:

@@ -144,7 +144,7 @@ rules:
     toolCalls:
     - name: count
       arguments: '{"turn": {{ first "turn=(\\S+)" .User | json }}, "step": {{ add .ToolMessages 1 }}}'
-    - {name: functions.made up, arguments: ""}
+    - {name: functions.made up, arguments: "{}"}
 `)
 	p := provider(t, url)
 	req := withTools("turn=t-7")
@@ -161,7 +161,7 @@ rules:
 			req.Messages = append(req.Messages, model.Message{Role: model.RoleTool, ToolCallID: c.ID})
 		}
 	}
-	want := []string{`count {"turn": "t-7", "step": 1}`, "functions.made up ", `count {"turn": "t-7", "step": 3}`, "functions.made up "}
+	want := []string{`count {"turn": "t-7", "step": 1}`, "functions.made up {}", `count {"turn": "t-7", "step": 3}`, "functions.made up "}
 	if diff := cmp.Diff(want, asked); diff != "" {
 		t.Errorf("tools that were asked for: -want +got:\n%s", diff)
 	}

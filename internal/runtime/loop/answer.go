@@ -91,7 +91,18 @@ func (in *Input) judge(s *Step, end *End) (*End, error) {
 		return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
 			"the answer does not fit spec.output.schema, also after it was sent back %d times: %s", maxRejections, wrong[0])}, nil
 	}
-	return nil, in.Record(journal.Record{Kind: journal.OutputRejected, Payload: Rejection{Step: s.Step, Message: rejection(wrong)}})
+	return nil, in.Record(append(in.notOffered(s),
+		journal.Record{Kind: journal.OutputRejected, Payload: Rejection{Step: s.Step, Message: rejection(wrong)}})...)
+}
+
+// notOffered returns the ends of the open calls of a last reply, as gate 1 would give them: no tool was offered.
+func (in *Input) notOffered(s *Step) []journal.Record {
+	var records []journal.Record
+	for _, c := range in.open(s) {
+		got := known(view{call: c.call})
+		records = append(records, in.ending(s.Step, c, nil).failed(Refused, got.class, got.message))
+	}
+	return records
 }
 
 // violations are the places at which an answer does not fit the schema, a line each; none if it fits.

@@ -53,7 +53,7 @@ func TestAReplyWithCalls(t *testing.T) {
 		},
 		"no arguments": {
 			"stand for none", asksFor("", call("c1", "find", " \n")), 0,
-			[]string{"assistant:  [c1 find  \n]", "tool c1: found 1"},
+			[]string{"assistant:  [c1 find {}]", "tool c1: found 1"},
 			[]string{`{}`},
 			1,
 		},
@@ -67,7 +67,7 @@ func TestAReplyWithCalls(t *testing.T) {
 			"a tool gets an object or is not called",
 			asksFor("", call("c1", "find", `[1]`), call("c2", "find", `null`), call("c3", "find", `{"n":`), call("c4", "find", `"[]"`), call("c5", "find", `{} {}`)), 0,
 			[]string{
-				`assistant:  [c1 find [1]] [c2 find null] [c3 find {"n":] [c4 find "[]"] [c5 find {} {}]`,
+				`assistant:  [c1 find {}] [c2 find {}] [c3 find {}] [c4 find {}] [c5 find {}]`,
 				"tool c1: error (invalid_arguments): the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
 				"tool c2: error (invalid_arguments): the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
 				"tool c3: error (invalid_arguments): the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
@@ -80,7 +80,7 @@ func TestAReplyWithCalls(t *testing.T) {
 			"calls beyond the limit are refused, and those that were not made do not count",
 			asksFor("", call("c1", "find", `[]`), call("c2", "find", `{"n":1}`), call("c3", "find", `{"n":2}`), call("c4", "find", `{"n":3}`)), 2,
 			[]string{
-				`assistant:  [c1 find []] [c2 find {"n":1}] [c3 find {"n":2}] [c4 find {"n":3}]`, "tool c1: error (invalid_arguments): the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
+				`assistant:  [c1 find {}] [c2 find {"n":1}] [c3 find {"n":2}] [c4 find {"n":3}]`, "tool c1: error (invalid_arguments): the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
 				"tool c2: found 1", "tool c3: found 2",
 				"tool c4: error (denied): the turn has made all of the 2 calls of tools that it may make: answer from what is known",
 			},

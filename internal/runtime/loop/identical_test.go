@@ -64,7 +64,7 @@ func TestACallLikeOneOfUnknownOutcome(t *testing.T) {
 		},
 		"in the next reply": {
 			reason: "nor does a model that does not find out", calls: []model.ToolCall{call("a", "send", `{"n":1}`)}, later: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":3}`)},
-			made: []string{"uid/1/a", "uid/2/b"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "2/a": loop.Refused, "2/b": loop.Succeeded},
+			made: []string{"uid/1/a", "uid/2/b"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "2/a_2": loop.Refused, "2/b": loop.Succeeded},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

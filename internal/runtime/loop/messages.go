@@ -32,7 +32,7 @@ func conversation(prepared []model.Message, s *State, notes ...model.Message) []
 	all := make([]model.Message, 0, len(prepared)+len(notes)+2*len(s.Steps)+1)
 	for _, m := range prepared[:user] {
 		if compaction == nil || m.Role == model.RoleSystem {
-			all = append(all, m)
+			all = append(all, sendable(m)) // a history may be older than this rule
 		}
 	}
 	all = append(all, notes...)

@@ -50,7 +50,7 @@ func (world) Generate(r *rand.Rand, size int) reflect.Value {
 		if r.Intn(2) == 0 {
 			w.prepared = append(
 				w.prepared,
-				model.Message{Role: model.RoleAssistant, Name: "history", ToolCalls: []model.ToolCall{{ID: id, Name: "find"}}},
+				model.Message{Role: model.RoleAssistant, Name: "history", ToolCalls: []model.ToolCall{{ID: id, Name: "find", Arguments: "{}"}}},
 				model.Message{Role: model.RoleTool, Name: "history", ToolCallID: id, Content: "found"},
 			)
 		}

@@ -98,19 +98,27 @@ type Warning struct {
 // aside says whether a reply is no step of the loop.
 func (s Step) aside() bool { return s.Purpose != ForStep }
 
-// messages that stand for a step: the reply, and what became of the calls that have ended.
+// messages that stand for a step: the reply, and what became of the calls that have ended. The calls of a last reply are never
+// made, and are left out unless the model is asked again. Arguments that cannot be sent are those of the call that was made, if one
+// was.
 func (s *State) exchange(step Step) []model.Message {
 	var calls []model.ToolCall
 	var results []model.Message
 	for _, c := range step.Reply.ToolCalls {
+		if step.Last && s.rejections[step.Step] == nil {
+			break
+		}
 		if f := s.finish(step.Step, c.ID); f != nil {
+			if i := s.intent(step.Step, c.ID); i != nil && sendableArguments(c.Arguments) == noArguments {
+				c.Arguments = string(i.Arguments)
+			}
 			calls = append(calls, c)
 			results = append(results, model.Message{Role: model.RoleTool, Content: f.Content, ToolCallID: c.ID})
 		}
 	}
 	var all []model.Message
 	if len(calls) > 0 || len(step.Reply.ToolCalls) == 0 || step.Reply.Text != "" {
-		all = append(all, model.Message{Role: model.RoleAssistant, Content: step.Reply.Text, ToolCalls: calls})
+		all = append(all, sendable(model.Message{Role: model.RoleAssistant, Content: step.Reply.Text, ToolCalls: calls}))
 	}
 	all = append(all, results...)
 	if r := s.rejections[step.Step]; r != nil {

@@ -61,7 +61,8 @@ type ToolCall struct {
 	ID string `json:"id"`
 	// Name of the tool as the model wrote it.
 	Name string `json:"name"`
-	// Arguments as the model wrote them: meant to be a JSON object, and may be anything.
+	// Arguments are meant to be a JSON object. In a reply they are as the model wrote them, and may be anything; in a request they
+	// are a JSON object.
 	Arguments string `json:"arguments"`
 }
 
@@ -107,7 +108,7 @@ const (
 type Reply struct {
 	// Text of the answer; never blank when FinishReason is FinishStop.
 	Text string `json:"text"`
-	// ToolCalls that the model asks for; at least one when FinishReason is FinishToolCalls, and else none.
+	// ToolCalls that the model asks for, also where it was offered none; at least one when FinishReason is FinishToolCalls, and else none.
 	ToolCalls []ToolCall `json:"toolCalls,omitempty"`
 	// Reasoning is the text of the model's reasoning; empty where the endpoint gives none. It is never sent back.
 	Reasoning string `json:"reasoning,omitempty"`

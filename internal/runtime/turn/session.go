@@ -143,13 +143,22 @@ func sumOf(r finalize.Record, subs *SubAgents) *finalize.Cost {
 	return &finalize.Cost{Amount: own.Add(theirs).String(), Currency: r.Cost.Currency}
 }
 
+// withoutDraft drops the newest reply, with the results of its calls.
+func withoutDraft(all []model.Message) []model.Message {
+	n := len(all)
+	for n > 0 && all[n-1].Role == model.RoleTool {
+		n--
+	}
+	return all[:max(0, n-1)]
+}
+
 // exchanged is what was said after the user's message, as later Turns are told it: without drafts that did not fit a schema,
 // and with the answer at the end, whoever gave it.
 func exchanged(s *loop.State, result *Result) []model.Message {
 	var all []model.Message
 	for _, m := range s.Messages() {
 		if m.Name == loop.MessageViolations {
-			all = all[:max(0, len(all)-1)]
+			all = withoutDraft(all)
 			continue
 		}
 		all = append(all, m)

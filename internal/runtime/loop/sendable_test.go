@@ -1,0 +1,112 @@
+package loop_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// unsendable are arguments that strict endpoints refuse in a request, by why.
+var unsendable = map[string]string{
+	"no JSON": `{"n":`, "prose": `n is 1`, "a text": `"n"`, "a list": `[1]`, "a number": `1`, "null": `null`, "nothing": ``, "two objects": `{} {}`,
+	"too deep": strings.Repeat(`{"a":`, 2000) + "1" + strings.Repeat("}", 2000), "a huge number": `{"n":1e999}`,
+	"huge": `{"n":"` + strings.Repeat("x", 1<<20) + `"}`,
+}
+
+// TestArgumentsThatCannotBeSent: the model wrote them, the journal keeps them, and no request has them: neither that of the next step,
+// nor one of a later Turn whose history has them.
+func TestArgumentsThatCannotBeSent(t *testing.T) {
+	for name, arguments := range unsendable {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, asksFor("", call("c1", "find", arguments), call("c2", "find", `{"n":1}`)), says("Done."))
+			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+			in := withHistory(with(input(t, c), find),
+				model.Message{Role: model.RoleUser, Content: "Before."},
+				model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{call("c0", "find", arguments)}},
+				model.Message{Role: model.RoleTool, ToolCallID: "c0", Content: "found"},
+				model.Message{Role: model.RoleAssistant, Content: "There."})
+			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+				t.Fatalf("Run = %+v, %v; want the answer", end, err)
+			}
+			for i, r := range s.requests {
+				sent := map[string]string{}
+				for _, m := range r.Messages {
+					for _, c := range m.ToolCalls {
+						sent[c.ID] = c.Arguments
+					}
+				}
+				want := map[string]string{"c0": "{}"}
+				if i > 0 {
+					want["c1"], want["c2"] = "{}", `{"n":1}`
+				}
+				if diff := cmp.Diff(want, sent); diff != "" {
+					t.Errorf("arguments in request %d: -want +got:\n%s", i+1, diff)
+				}
+				if !answersEachCall(r.Messages) {
+					t.Errorf("request %d does not answer each call once", i+1)
+				}
+			}
+			if kept := in.State.Steps[0].Reply.ToolCalls[0].Arguments; kept != arguments {
+				t.Errorf("the journal has %.80q, want what the model wrote", kept)
+			}
+		})
+	}
+}
+
+// TestArgumentsThatAreSentOtherwise than the model wrote them are those of the call that was made, or the same in a form that all
+// parsers read.
+func TestArgumentsThatAreSentOtherwise(t *testing.T) {
+	for name, tc := range map[string]struct{ reason, arguments, want string }{
+		"a text that holds the object": {"the call was made with the object", `"{\"n\":1}"`, `{"n":1}`},
+		"half a surrogate":             {"it is no character", `{"s":"\ud83d","n":1}`, "{\"n\":1,\"s\":\"\uFFFD\"}"},
+		"a pair of them":               {"it is one", `{"s":"\ud83d\ude00"}`, `{"s":"😀"}`},
+		"any other object":             {"it stays as it is", ` {"n" : 1}`, ` {"n" : 1}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, asksFor("", call("c1", "find", tc.arguments)), says("Done."))
+			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+			find.Schema = json.RawMessage(`{"type":"object"}`)
+			if _, err := loop.Run(t.Context(), with(input(t, c), find)); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.requests[1].Messages[2].ToolCalls[0].Arguments; got != tc.want {
+				t.Errorf("the arguments are sent as %s, want %s: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+// TestACallWhereNoToolIsOffered is refused by gate 1, and the model is asked again.
+func TestACallWhereNoToolIsOffered(t *testing.T) {
+	c, s := candidate("one", 3, asksFor("I look.", call("c1", "find", `{}`)), says("Done."))
+	in := input(t, c)
+	end, err := loop.Run(t.Context(), in)
+	if err != nil || end.Reason != loop.Answered || len(s.requests) != 2 {
+		t.Fatalf("Run = %+v, %v after %d requests; want the answer to the second", end, err, len(s.requests))
+	}
+	want := []string{"assistant: I look. [c1 find {}]", `tool c1: error (unavailable): there is no tool "find": there is none at all, answer without`}
+	if diff := cmp.Diff(want, transcript(s.requests[1])); diff != "" {
+		t.Errorf("the model was told: -want +got:\n%s", diff)
+	}
+}
+
+// TestALastReplyWithCallsThatIsSentBack: its calls have answers, as those of any reply that the model is shown.
+func TestALastReplyWithCallsThatIsSentBack(t *testing.T) {
+	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), asksFor("I would look again.", call("c2", "find", `{}`)), says(fits))
+	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+	in := with(input(t, c), find)
+	in.Limits.MaxSteps, in.Output = 1, capital(t)
+	end, err := loop.Run(t.Context(), in)
+	if err != nil || len(s.requests) != 3 {
+		t.Fatalf("Run = %+v, %v after %d requests; want the end after the third", end, err, len(s.requests))
+	}
+	if last := s.requests[2]; !answersEachCall(last.Messages) || in.State.Outcomes()[loop.Refused] != 1 {
+		t.Errorf("the model was told %v, want an answer to each call", transcript(last))
+	}
+}
