@@ -123,16 +123,15 @@ func TestRepliesThatAreNoToolCalls(t *testing.T) {
 		events []string
 		want   said
 	}{
-		"no call":           {"an end that promises calls", []string{delta(`"content":"I call."`), finishing("tool_calls")}, said{Kind: model.Malformed, Message: "the model said that it called a tool, and called none"}},
-		"no call, old":      {"with the older word too", []string{finishing("function_call")}, said{Kind: model.Malformed, Message: "the model said that it called a tool, and called none"}},
-		"no name":           {"nobody knows what to run", []string{part(0, "a", "", "{}"), finishing("tool_calls")}, said{Kind: model.Malformed, Message: "the model called a tool without saying which"}},
-		"blank name":        {"a blank is no name", []string{whole, part(1, "b", " ", "{}"), finishing("stop")}, said{Kind: model.Malformed, Message: "the model called a tool without saying which"}},
-		"too many":          {"a bound on the calls", append(manyParts(openai.MaxToolCalls+1), finishing("tool_calls")), said{Kind: model.ReplyTooLong, Message: "the model called more than 128 tools at once"}},
-		"refused":           {"a refusal counts more", []string{whole, delta(`"refusal":"No."`), finishing("stop")}, said{Kind: model.ContentFiltered, Message: "the model refused to answer"}},
-		"filtered":          {"and so does the filter", []string{whole, finishing("content_filter")}, said{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}},
-		"no end":            {"without an end nothing is whole", []string{whole}, said{Kind: model.Malformed, Message: "the stream ended before the answer was finished"}},
-		"blank":             {"offered tools do not excuse an empty answer", []string{delta(`"content":" \n"`), finishing("stop")}, said{Kind: model.Malformed, Message: "the answer was empty"}},
-		"wrong form":        {"arguments that are not a text", []string{piece(`"index":0,"id":"a","function":{"name":"count","arguments":{"n":1}}`), finishing("tool_calls")}, said{Kind: model.Malformed, Message: "the response is not of the chat-completions protocol"}},
+		"no call":      {"an end that promises calls", []string{delta(`"content":"I call."`), finishing("tool_calls")}, said{Kind: model.Malformed, Message: "the model said that it called a tool, and called none"}},
+		"no call, old": {"with the older word too", []string{finishing("function_call")}, said{Kind: model.Malformed, Message: "the model said that it called a tool, and called none"}},
+		"no name":      {"nobody knows what to run", []string{part(0, "a", "", "{}"), finishing("tool_calls")}, said{Kind: model.Malformed, Message: "the model called a tool without saying which"}},
+		"blank name":   {"a blank is no name", []string{whole, part(1, "b", " ", "{}"), finishing("stop")}, said{Kind: model.Malformed, Message: "the model called a tool without saying which"}},
+		"too many":     {"a bound on the calls", append(manyParts(openai.MaxToolCalls+1), finishing("tool_calls")), said{Kind: model.ReplyTooLong, Message: "the model called more than 128 tools at once"}},
+		"filtered":     {"and so does the filter", []string{whole, finishing("content_filter")}, said{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}},
+		"no end":       {"without an end nothing is whole", []string{whole}, said{Kind: model.Malformed, Message: "the stream ended before the answer was finished"}},
+		"blank":        {"offered tools do not excuse an empty answer", []string{delta(`"content":" \n"`), finishing("stop")}, said{Kind: model.Malformed, Message: "the answer was empty"}},
+		"wrong form":   {"arguments that are not a text", []string{piece(`"index":0,"id":"a","function":{"name":"count","arguments":{"n":1}}`), finishing("tool_calls")}, said{Kind: model.Malformed, Message: "the response is not of the chat-completions protocol"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reply, err := provider(t, raw(t, respond(200, events(append(tc.events, usage, "[DONE]")...), stream))).Generate(t.Context(), withTools("hello"))

@@ -17,6 +17,10 @@ type chunk struct {
 type choice struct {
 	api.ChatCompletionStreamChoice
 	Delta delta `json:"delta"`
+	// Message is what some servers send in place of a delta. Only its refusal is read.
+	Message struct {
+		Refusal string `json:"refusal"`
+	} `json:"message"`
 }
 
 type delta struct {

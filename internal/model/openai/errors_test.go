@@ -143,10 +143,6 @@ func TestErrorsOfOtherServers(t *testing.T) {
 			`provider "demo": the endpoint reported an error in the stream: Overloaded.`, 0,
 		}},
 		"limit in the stream": {"its code counts", respond(200, events(`{"error":{"message":"Slow.","code":"rate_limit_exceeded"}}`), stream), said{model.RateLimited, limited + `: Slow.`, 0}},
-		"refusal": {"a refusal is no answer", respond(200, events(chunk(`"delta":{"refusal":"I cannot."}`), chunk(`"delta":{},"finish_reason":"stop"`), "[DONE]"), stream), said{
-			model.ContentFiltered,
-			`provider "demo": the model refused to answer`, 0,
-		}},
 		"unknown end": {"an end that nobody knows", respond(200, events(chunk(`"delta":{"content":"a"},"finish_reason":"gremlins"`), "[DONE]"), stream), said{
 			model.Malformed,
 			`provider "demo": the answer ended for an unknown reason, "gremlins"`, 0,

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,13 +16,12 @@ import (
 
 // incoming is a reply as far as it has arrived.
 type incoming struct {
-	text, reasoning strings.Builder
+	text, reasoning, refusal strings.Builder
 
 	calls calls
 	// received is how many bytes of text, reasoning and calls came, kept how many of them are kept, and tooLong says that no more are.
 	received, kept int64
 	tooLong        bool
-	refused        bool
 	finish         api.FinishReason
 	usage          model.Usage
 }
@@ -37,7 +37,7 @@ func (in *incoming) add(event chunk) {
 		}
 		in.text.WriteString(in.keep(c.Delta.Content))
 		in.reasoning.WriteString(in.keep(c.Delta.reasoning()))
-		in.refused = in.refused || c.Delta.Refusal != ""
+		in.refusal.WriteString(in.keep(cmp.Or(c.Delta.Refusal, c.Message.Refusal)))
 		for _, piece := range c.Delta.ToolCalls {
 			piece.Function.Arguments = in.keep(piece.Function.Arguments)
 			in.calls.add(piece)
@@ -102,8 +102,8 @@ func (p *Provider) finished(ctx context.Context, in *incoming, end error, note *
 	case api.FinishReasonContentFilter:
 		return spent, &model.Error{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}
 	case api.FinishReasonStop, "eos", "eos_token", "stop_sequence", "end_turn":
-		if in.refused {
-			return spent, &model.Error{Kind: model.ContentFiltered, Message: "the model refused to answer"}
+		if strings.TrimSpace(in.refusal.String()) != "" {
+			return in.reply(model.FinishRefusal), nil
 		}
 		if in.tooLong {
 			return in.reply(model.FinishLength), nil
@@ -111,10 +111,11 @@ func (p *Provider) finished(ctx context.Context, in *incoming, end error, note *
 		if len(in.calls.list) > 0 { // some servers say so little of calls
 			return in.called()
 		}
-		if strings.TrimSpace(in.text.String()) == "" {
+		reply := in.reply(model.FinishStop)
+		if strings.TrimSpace(reply.Text) == "" {
 			return spent, malformed("the answer was empty")
 		}
-		return in.reply(model.FinishStop), nil
+		return reply, nil
 	case api.FinishReasonToolCalls, api.FinishReasonFunctionCall:
 		return in.called()
 	case api.FinishReasonNull:
@@ -140,13 +141,28 @@ func (in *incoming) called() (model.Reply, error) {
 	return reply, nil
 }
 
-// reply is what has arrived, without calls.
+// reply is what has arrived, without calls. The text of a refusal comes apart from any other, and is behind it.
 func (in *incoming) reply(finish model.FinishReason) model.Reply {
-	reply := model.Reply{Text: in.text.String(), Reasoning: in.reasoning.String(), FinishReason: finish, Usage: in.usage}
-	if in.tooLong {
+	thought, text := model.SplitThought(in.text.String(), finish == model.FinishLength)
+	if in.refusal.Len() > 0 {
+		text = joined(text, in.refusal.String())
+	}
+	reply := model.Reply{Text: text, Reasoning: joined(in.reasoning.String(), thought), FinishReason: finish, Usage: in.usage}
+	if in.tooLong && finish == model.FinishLength {
 		reply.TooLong, reply.Received = true, in.spent().Received
 	}
 	return reply
+}
+
+// joined sets two texts one below the other; a blank one is left out.
+func joined(a, b string) string {
+	switch {
+	case strings.TrimSpace(b) == "":
+		return a
+	case strings.TrimSpace(a) == "":
+		return b
+	}
+	return a + "\n\n" + b
 }
 
 func malformed(format string, args ...any) *model.Error {

@@ -71,16 +71,16 @@ func TestToolMessagesOnTheWire(t *testing.T) {
 		message model.Message
 		want    string
 	}{
-		"call":           {"a call alone has null for content", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{call}}, `{"role":"assistant","content":null,"tool_calls":[` + function("a", "count", `{"n":1}`) + `]}`},
-		"call and text":  {"what the model said goes with it", model.Message{Role: model.RoleAssistant, Name: "reply", Content: "I count.", ToolCalls: []model.ToolCall{call}}, `{"role":"assistant","name":"reply","content":"I count.","tool_calls":[` + function("a", "count", `{"n":1}`) + `]}`},
-		"calls":          {"in order, with arguments as they were", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: "b", Name: "x", Arguments: "{"}, {ID: "a", Name: "y"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function("b", "x", "{") + `,` + function("a", "y", "") + `]}`},
-		"result":         {"a result has no name", model.Message{Role: model.RoleTool, Name: "tool_result", Content: "7", ToolCallID: "a"}, `{"role":"tool","content":"7","tool_call_id":"a"}`},
-		"empty result":   {"the API wants one for each call", model.Message{Role: model.RoleTool, Name: "tool_result", ToolCallID: "a"}, `{"role":"tool","content":"","tool_call_id":"a"}`},
-		"made-up name":   {"a bad name would be refused with all the rest", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: "a", Name: "ns.Größe 1-" + strings.Repeat("x", 99), Arguments: "{}"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function("a", "ns_Gr__e_1-"+strings.Repeat("x", 53), "{}") + `]}`},
-		"long id":        {"an id of another server may be too long", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: longID, Name: "count", Arguments: "{}"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function(shortID, "count", "{}") + `]}`},
-		"long id, again": {"and its result goes along", model.Message{Role: model.RoleTool, Content: "7", ToolCallID: longID}, `{"role":"tool","content":"7","tool_call_id":"` + shortID + `"}`},
+		"call":            {"a call alone has null for content", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{call}}, `{"role":"assistant","content":null,"tool_calls":[` + function("a", "count", `{"n":1}`) + `]}`},
+		"call and text":   {"what the model said goes with it", model.Message{Role: model.RoleAssistant, Name: "reply", Content: "I count.", ToolCalls: []model.ToolCall{call}}, `{"role":"assistant","name":"reply","content":"I count.","tool_calls":[` + function("a", "count", `{"n":1}`) + `]}`},
+		"calls":           {"in order, with arguments as they were", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: "b", Name: "x", Arguments: "{"}, {ID: "a", Name: "y"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function("b", "x", "{") + `,` + function("a", "y", "") + `]}`},
+		"result":          {"a result has no name", model.Message{Role: model.RoleTool, Name: "tool_result", Content: "7", ToolCallID: "a"}, `{"role":"tool","content":"7","tool_call_id":"a"}`},
+		"empty result":    {"the API wants one for each call", model.Message{Role: model.RoleTool, Name: "tool_result", ToolCallID: "a"}, `{"role":"tool","content":"","tool_call_id":"a"}`},
+		"made-up name":    {"a bad name would be refused with all the rest", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: "a", Name: "ns.Größe 1-" + strings.Repeat("x", 99), Arguments: "{}"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function("a", "ns_Gr__e_1-"+strings.Repeat("x", 53), "{}") + `]}`},
+		"long id":         {"an id of another server may be too long", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: longID, Name: "count", Arguments: "{}"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function(shortID, "count", "{}") + `]}`},
+		"long id, again":  {"and its result goes along", model.Message{Role: model.RoleTool, Content: "7", ToolCallID: longID}, `{"role":"tool","content":"7","tool_call_id":"` + shortID + `"}`},
 		"as if shortened": {"two ids never become one", model.Message{Role: model.RoleTool, Content: "7", ToolCallID: shortID}, `{"role":"tool","content":"7","tool_call_id":"` + shortAgain + `"}`},
-		"longest id":     {"as long as is allowed", model.Message{Role: model.RoleTool, Content: "7", ToolCallID: longID[:40]}, `{"role":"tool","content":"7","tool_call_id":"` + longID[:40] + `"}`},
+		"longest id":      {"as long as is allowed", model.Message{Role: model.RoleTool, Content: "7", ToolCallID: longID[:40]}, `{"role":"tool","content":"7","tool_call_id":"` + longID[:40] + `"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := withTools("hello")
@@ -161,7 +161,7 @@ rules:
 			req.Messages = append(req.Messages, model.Message{Role: model.RoleTool, ToolCallID: c.ID})
 		}
 	}
-	want := []string{`count {"turn": "t-7", "step": 1}`, "functions.made up {}", `count {"turn": "t-7", "step": 3}`, "functions.made up "}
+	want := []string{`count {"turn": "t-7", "step": 1}`, "functions.made up {}", `count {"turn": "t-7", "step": 3}`, "functions.made up {}"}
 	if diff := cmp.Diff(want, asked); diff != "" {
 		t.Errorf("tools that were asked for: -want +got:\n%s", diff)
 	}

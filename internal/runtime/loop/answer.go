@@ -34,9 +34,10 @@ func (s *State) AnswerText() string {
 	return last.Reply.Text
 }
 
-// Answer is the JSON of a structured answer: one value, which may stand in one Markdown code block. It is false for any other
-// text. Whether the value fits a schema is another question.
+// Answer is the JSON of a structured answer: one value, which may stand in one Markdown code block. Reasoning before it, as
+// <think>...</think>, is no part of it. It is false for any other text. Whether the value fits a schema is another question.
 func Answer(text string) (json.RawMessage, bool) {
+	_, text = model.SplitThought(text, false)
 	text = strings.TrimSpace(text)
 	if opened, ok := strings.CutPrefix(text, "```"); ok {
 		language, body, _ := strings.Cut(opened, "\n")
@@ -55,6 +56,8 @@ func Answer(text string) (json.RawMessage, bool) {
 // ended says whether a reply is the last one.
 func (in *Input) ended(s *Step) *End {
 	switch {
+	case s.Reply.FinishReason == model.FinishRefusal:
+		return &End{Reason: ModelRefused, Message: "the model refused to answer"}
 	case s.Last:
 		return &End{Reason: OutOfSteps, Message: fmt.Sprintf(
 			"the turn was out of steps after %d, and answered from what was known by then: raise limits.maxSteps, or ask for less", in.State.steps())}
@@ -106,13 +109,15 @@ func (in *Input) notOffered(s *Step) []journal.Record {
 }
 
 // violations are the places at which an answer does not fit the schema, a line each; none if it fits.
-func (in *Input) violations(text string) []string {
+func (in *Input) violations(text string) []string { return violations(in.Output, text) }
+
+func violations(output *schema.Schema, text string) []string {
 	value, ok := Answer(text)
 	if !ok {
 		return []string{"it is not one JSON value and nothing else"}
 	}
 	var lines []string
-	for _, v := range in.Output.Validate(value) {
+	for _, v := range output.Validate(value) {
 		lines = append(lines, violation(v))
 	}
 	return lines
@@ -130,14 +135,26 @@ func violation(v schema.Violation) string {
 
 // rejection is what the model is told of an answer that does not fit.
 func rejection(wrong []string) string {
-	lines := []string{"Your answer was not accepted, as it does not fit the JSON Schema of the answer:"}
+	return rejected("Your answer was not accepted, as it does not fit the JSON Schema of the answer:", wrong,
+		"Answer again: with the corrected JSON alone, without any text around it.")
+}
+
+// resultRejection is what the model is told of the result of a tool that was to end the Turn and does not fit.
+func resultRejection(wrong []string) string {
+	return rejected("The call was made, but its result was not accepted as the answer, as it does not fit the JSON Schema of the answer:", wrong,
+		"Do not make the same call again for another form of its result. Answer with JSON that fits, alone and without any text around it.")
+}
+
+// rejected lists what is wrong between two lines.
+func rejected(head string, wrong []string, remedy string) string {
+	lines := []string{head}
 	for _, w := range wrong[:min(len(wrong), maxViolations)] {
 		lines = append(lines, "- "+w)
 	}
 	if more := len(wrong) - maxViolations; more > 0 {
 		lines = append(lines, fmt.Sprintf("- and %d more", more))
 	}
-	return strings.Join(append(lines, "Answer again: with the corrected JSON alone, without any text around it."), "\n")
+	return strings.Join(append(lines, remedy), "\n")
 }
 
 // nativeOutput is the schema for an endpoint that keeps to it by itself; empty for any other.

@@ -23,6 +23,9 @@ func TestAnswer(t *testing.T) {
 	}{
 		"object":           {"as it is", `{"a": 1}`, `{"a": 1}`, true},
 		"any value":        {"also no object", "\n 17 ", "17", true},
+		"thought before":   {"models write it so whose endpoint does not part the two", "<think>\n{\"a\":0}?\n</think>\n\n{\"a\":1}", `{"a":1}`, true},
+		"thought, block":   {"in any form", "<think></think>```json\n[1]\n```", "[1]", true},
+		"thought, open":    {"it has no end", `<think>{"a":1}`, "", false},
 		"code block":       {"models like them", "```json\n{\"a\":1}\n```", `{"a":1}`, true},
 		"no language":      {"it may be any", "```\n[1]\n```\n", "[1]", true},
 		"capitals":         {"however it is written", "``` JSON \r\n[1]\r\n  ```", "[1]", true},

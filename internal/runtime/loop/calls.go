@@ -15,11 +15,11 @@ import (
 
 // finishCalls makes the calls that a reply asks for and that have not ended yet, wave by wave, so that each has an answer. A
 // failed call is data for the model; only what stops the run is an error, such as a *Parked. Once the budget is spent no call
-// is begun: no request could tell the model of it. Nor is any once a call has ended the Turn, which is the end.
+// is begun: no request could tell the model of it. Nor is any once a call has ended the Turn with a result that fits, which is the end.
 func (in *Input) finishCalls(ctx context.Context, step *Step) (*End, error) {
 	number := step.Step
 	for open := in.open(step); len(open) > 0; open = in.open(step) {
-		if f := in.State.TerminalResult(); f != nil {
+		if f := in.State.Terminal(in.Output); f != nil {
 			if dropped := in.dropped(number, f, open); len(dropped) > 0 {
 				if err := in.Record(dropped...); err != nil {
 					return nil, err
@@ -39,21 +39,25 @@ func (in *Input) finishCalls(ctx context.Context, step *Step) (*End, error) {
 			return nil, err
 		}
 	}
-	if f := in.State.TerminalResult(); f != nil {
-		return in.endedBy(f), nil
+	if f := in.State.Terminal(in.Output); f != nil {
+		return &End{Reason: ToolEnded, Message: fmt.Sprintf("the tool %q has ended the turn", f.Name)}, nil
 	}
-	return nil, nil //nolint:nilnil // because all calls have an answer, and the loop goes on
+	return in.judgeResult(step)
 }
 
-// endedBy is the end that the result of a tool is. It must fit the schema of the answer; no model is left to mend it.
-func (in *Input) endedBy(f *Finish) *End {
-	if in.Output != nil {
-		if wrong := in.violations(f.Text); len(wrong) > 0 {
-			return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
-				"the result of the tool %q, which has ended the turn, does not fit spec.output.schema: %s", f.Name, wrong[0])}
-		}
+// judgeResult sends the result of a tool that was to end the Turn and does not fit the schema of the answer back to the model, as
+// often as an answer is sent back; then it is the end. All calls of the reply have an answer, so the loop goes on.
+func (in *Input) judgeResult(step *Step) (*End, error) {
+	f := in.State.TerminalResult()
+	if f == nil || in.State.rejections[step.Step] != nil {
+		return nil, nil //nolint:nilnil // because the model is asked again
 	}
-	return &End{Reason: ToolEnded, Message: fmt.Sprintf("the tool %q has ended the turn", f.Name)}
+	wrong := in.violations(f.Text)
+	if len(in.State.Rejections) >= maxRejections {
+		return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
+			"the result of the tool %q, which was to end the turn, does not fit spec.output.schema, after %d answers were sent back: %s", f.Name, maxRejections, wrong[0])}, nil
+	}
+	return nil, in.Record(journal.Record{Kind: journal.OutputRejected, Payload: Rejection{Step: step.Step, CallID: f.CallID, Message: resultRejection(wrong)}})
 }
 
 // dropped are the ends of the open calls that were not begun when a tool ended the Turn.

@@ -185,7 +185,7 @@ func (s *State) unusedSummary() *Step {
 func (s *State) summaries() []Step {
 	var all []Step
 	for _, a := range s.Asides {
-		if a.Purpose == ForCompaction && !fence.Blank(a.Reply.Text) {
+		if a.Purpose == ForCompaction && a.useful() {
 			all = append(all, a)
 		}
 	}
@@ -195,7 +195,7 @@ func (s *State) summaries() []Step {
 // vainSummary says whether the model was asked for a summary for a step and said nothing.
 func (s *State) vainSummary(step int) bool {
 	for _, a := range s.Asides {
-		if a.Step == step && a.Purpose == ForCompaction && fence.Blank(a.Reply.Text) {
+		if a.Step == step && a.Purpose == ForCompaction && !a.useful() {
 			return true
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
@@ -150,14 +151,18 @@ func (s *State) SubAgents(yield func(*tool.Spent) bool) {
 	}
 }
 
-// TerminalResult is the end of the first call of the newest reply that ends the Turn; nil if there is none.
-func (s *State) TerminalResult() *Finish {
+// TerminalResult is the end of the first call of the newest reply that ends the Turn, whatever its result; nil if there is none.
+func (s *State) TerminalResult() *Finish { return s.Terminal(nil) }
+
+// Terminal is the end of the first call of the newest reply that ends the Turn with a result that fits a schema; nil if there is
+// none. Any result fits a schema that is nil.
+func (s *State) Terminal(output *schema.Schema) *Finish {
 	step := s.LastStep()
 	if step == nil {
 		return nil
 	}
 	for _, c := range step.Reply.ToolCalls {
-		if f := s.finish(step.Step, c.ID); f != nil && f.EndsTurn {
+		if f := s.finish(step.Step, c.ID); f != nil && f.EndsTurn && (output == nil || len(violations(output, f.Text)) == 0) {
 			return f
 		}
 	}

@@ -103,9 +103,11 @@ const (
 	OutOfSteps Reason = "OutOfSteps"
 	// ToolEnded means that a tool that ends Turns has succeeded: its result is the answer.
 	ToolEnded Reason = "ToolEnded"
-	// OutputInvalid means that the last reply does not fit the schema, also after it was sent back, or that the result of a tool
-	// that ended the Turn does not.
+	// OutputInvalid means that the last reply does not fit the schema, or that the result of a tool that was to end the Turn does
+	// not, also after it was sent back.
 	OutputInvalid Reason = "OutputInvalid"
+	// ModelRefused means that the model refused to answer: the last reply says so in its own words.
+	ModelRefused Reason = "ModelRefused"
 	// OverBudget means that the next request would have gone beyond the budget, or that those before have.
 	OverBudget Reason = "OverBudget"
 )
@@ -190,7 +192,7 @@ func (in *Input) follow(ctx context.Context, c *Candidate, last *Step) (*End, er
 	switch {
 	case end == nil:
 		return in.finishCalls(ctx, last)
-	case last.Reply.FinishReason == model.FinishLength: // a part of an answer
+	case last.Reply.FinishReason == model.FinishLength, end.Reason == ModelRefused: // a part of an answer, or none
 		return end, nil
 	}
 	end, err := in.judge(last, end)

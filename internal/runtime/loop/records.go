@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -62,6 +63,9 @@ type Decision struct {
 // Rejection is an answer that does not fit the Turn's schema, as the journal keeps it.
 type Rejection struct {
 	Step int `json:"step"`
+	// CallID is that of the call whose result was to be the answer; empty for an answer of the model. The model is told of it behind
+	// the result of the call.
+	CallID string `json:"callID,omitempty"`
 	// Message is what the model is told.
 	Message string `json:"message"`
 }
@@ -98,6 +102,11 @@ type Warning struct {
 // aside says whether a reply is no step of the loop.
 func (s Step) aside() bool { return s.Purpose != ForStep }
 
+// useful says whether a reply beside the steps says something of use.
+func (s Step) useful() bool {
+	return !fence.Blank(s.Reply.Text) && s.Reply.FinishReason != model.FinishRefusal
+}
+
 // messages that stand for a step: the reply, and what became of the calls that have ended. The calls of a last reply are never
 // made, and are left out unless the model is asked again. Arguments that cannot be sent are those of the call that was made, if one
 // was.
@@ -120,8 +129,14 @@ func (s *State) exchange(step Step) []model.Message {
 	if len(calls) > 0 || len(step.Reply.ToolCalls) == 0 || step.Reply.Text != "" {
 		all = append(all, sendable(model.Message{Role: model.RoleAssistant, Content: step.Reply.Text, ToolCalls: calls}))
 	}
+	r := s.rejections[step.Step]
+	for i := range results {
+		if r != nil && r.CallID != "" && results[i].ToolCallID == r.CallID {
+			results[i].Content += "\n" + r.Message
+		}
+	}
 	all = append(all, results...)
-	if r := s.rejections[step.Step]; r != nil {
+	if r != nil && r.CallID == "" {
 		all = append(all, model.Message{Role: model.RoleUser, Name: MessageViolations, Content: r.Message})
 	}
 	return all

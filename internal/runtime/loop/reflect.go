@@ -51,7 +51,7 @@ func (in *Input) askReflection(ctx context.Context, c *Candidate, step int) erro
 // improves says whether a reply replaces a draft.
 func (in *Input) improves(reply model.Reply, draft string) bool {
 	switch {
-	case reply.FinishReason == model.FinishLength, fence.Blank(reply.Text), strings.TrimSpace(reply.Text) == strings.TrimSpace(draft):
+	case reply.FinishReason == model.FinishLength, reply.FinishReason == model.FinishRefusal, fence.Blank(reply.Text), strings.TrimSpace(reply.Text) == strings.TrimSpace(draft):
 		return false
 	}
 	return in.Output == nil || len(in.violations(reply.Text)) == 0

@@ -90,8 +90,6 @@ func TestTheResultThatEndsTheTurnFitsTheSchema(t *testing.T) {
 	}
 	for text, want := range map[string]loop.End{
 		`{"order":7}`: {Reason: loop.ToolEnded, Message: `the tool "save" has ended the turn`},
-		`{}`:          {Reason: loop.OutputInvalid, Message: `the result of the tool "save", which has ended the turn, does not fit spec.output.schema: lacks "order"`},
-		`Saved.`:      {Reason: loop.OutputInvalid, Message: `the result of the tool "save", which has ended the turn, does not fit spec.output.schema: it is not one JSON value and nothing else`},
 	} {
 		c, _ := candidate("one", 1, asksFor("", call("a", "save", `{}`)), says("never"))
 		save, _ := toolOf("save", tool.Destructive, result{content: text})
@@ -101,6 +99,71 @@ func TestTheResultThatEndsTheTurnFitsTheSchema(t *testing.T) {
 		end, err := loop.Run(t.Context(), in)
 		if err != nil || end == nil || *end != want || in.State.TerminalResult().Text != text {
 			t.Errorf("Run = %+v, %v; want %+v, and the text kept", end, err, want)
+		}
+	}
+}
+
+// TestAResultThatDoesNotFitIsSentBack: the model is told behind the result what is wrong, and answers itself or calls another tool.
+// It is sent back no more often than an answer is.
+func TestAResultThatDoesNotFitIsSentBack(t *testing.T) {
+	const told = "The call was made, but its result was not accepted as the answer, as it does not fit the JSON Schema of the answer:\n- lacks \"capital\"\n" +
+		"Do not make the same call again for another form of its result. Answer with JSON that fits, alone and without any text around it."
+	save := func(id, n string) answer { return asksFor("", call(id, "save", `{"n":`+n+`}`)) }
+	for name, tc := range map[string]struct {
+		reason   string
+		answers  []answer
+		results  []result
+		maxSteps int
+		reason2  loop.Reason
+		text     string
+		requests int
+	}{
+		"answers itself":   {"as it is told", []answer{save("a", "1"), says(fits)}, []result{{content: "{}"}}, 6, loop.Answered, fits, 2},
+		"another call":     {"whose result fits", []answer{save("a", "1"), save("b", "2")}, []result{{content: "{}"}, {content: fits}}, 6, loop.ToolEnded, fits, 2},
+		"never":            {"at most twice", []answer{save("a", "1"), save("b", "2"), save("c", "3")}, []result{{content: "{}"}}, 6, loop.OutputInvalid, "{}", 3},
+		"with an answer":   {"both are counted together", []answer{says("Oslo."), save("a", "1"), save("b", "2")}, []result{{content: "{}"}}, 6, loop.OutputInvalid, "{}", 3},
+		"in the last step": {"the model had the steps it wanted", []answer{save("a", "1"), says(fits)}, []result{{content: "{}"}}, 1, loop.Answered, fits, 2},
+		"the second fits":  {"of two in one reply", []answer{asksFor("", call("a", "save", `{"n":1}`), call("b", "save", `{"n":2}`))}, []result{{content: "{}"}, {content: fits}}, 6, loop.ToolEnded, fits, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, tc.answers...)
+			tools, _ := toolOf("save", tool.Destructive, tc.results...)
+			tools.EndsTurn = true
+			in := with(input(t, c), tools)
+			in.Output, in.Limits.MaxSteps = capital(t), tc.maxSteps
+			end, err := loop.Run(t.Context(), in)
+			if err != nil || end.Reason != tc.reason2 || len(s.requests) != tc.requests {
+				t.Fatalf("Run = %+v, %v after %d requests; want %s after %d: %s", end, err, len(s.requests), tc.reason2, tc.requests, tc.reason)
+			}
+			text := in.State.AnswerText()
+			if f := in.State.Terminal(in.Output); f != nil {
+				text = f.Text
+			} else if f := in.State.TerminalResult(); f != nil {
+				text = f.Text
+			}
+			if text != tc.text {
+				t.Errorf("the text is %q, want %q", text, tc.text)
+			}
+			if len(s.requests) == 2 && name != "the second fits" {
+				last := s.requests[1].Messages
+				if m := last[len(last)-1]; m.Role != model.RoleTool || m.Content != "{}\n"+told || !answersEachCall(last) {
+					t.Errorf("the model was told %q, want the result and what is wrong with it", m.Content)
+				}
+			}
+		})
+	}
+}
+
+// TestTheModelRefuses: that is the end, in its own words, and nothing is held against a schema.
+func TestTheModelRefuses(t *testing.T) {
+	for _, steps := range []int{1, 6} {
+		c, s := candidate("one", 3, asksFor("", call("a", "find", `{}`)), answer{reply: model.Reply{Text: "I cannot.", FinishReason: model.FinishRefusal}})
+		find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+		in := with(input(t, c), find)
+		in.Output, in.Reflect, in.Limits.MaxSteps = capital(t), true, steps
+		end, err := loop.Run(t.Context(), in)
+		if err != nil || *end != (loop.End{Reason: loop.ModelRefused, Message: "the model refused to answer"}) || len(s.requests) != 2 || in.State.AnswerText() != "I cannot." {
+			t.Errorf("Run = %+v, %v after %d requests with %q; want the refusal and its text after 2", end, err, len(s.requests), in.State.AnswerText())
 		}
 	}
 }

@@ -100,13 +100,15 @@ const (
 	FinishStop FinishReason = "stop"
 	// FinishLength means that the reply reached a limit of its length and is cut off. Calls of tools are left out then.
 	FinishLength FinishReason = "length"
+	// FinishRefusal means that the model refused to answer; the text is what it said instead.
+	FinishRefusal FinishReason = "refusal"
 	// FinishToolCalls means that the model waits for the results of tools.
 	FinishToolCalls FinishReason = "tool_calls"
 )
 
 // Reply is what a model answered. A provider returns a reply only if the endpoint said that it was finished.
 type Reply struct {
-	// Text of the answer; never blank when FinishReason is FinishStop.
+	// Text of the answer, without reasoning; never blank when FinishReason is FinishStop or FinishRefusal.
 	Text string `json:"text"`
 	// ToolCalls that the model asks for, also where it was offered none; at least one when FinishReason is FinishToolCalls, and else none.
 	ToolCalls []ToolCall `json:"toolCalls,omitempty"`

@@ -68,17 +68,48 @@ func TestWhatAToolAnswersStaysATools(t *testing.T) {
 	}
 }
 
-// TestAToolThatEndsTheTurnWithoutAStructuredAnswer: what it gave is kept, and is no answer.
+// TestAToolThatEndsTheTurnWithoutAStructuredAnswer: what it gave is sent back to the model, which answers itself. Where nothing fits,
+// the tool's text is kept, and is no answer.
 func TestAToolThatEndsTheTurnWithoutAStructuredAnswer(t *testing.T) {
-	c, _ := candidate("p0", 1, answer{reply: calls("I close it.", call("c1", "close"))}, says("never"))
-	in := inTalk("uid", "Close it.", c)
+	closing := func(id string) answer { return answer{reply: calls("I close it.", call(id, "close"))} }
+	for name, tc := range map[string]struct {
+		answers    []answer
+		stop       turn.Stop
+		text, data string
+	}{
+		"answered": {[]answer{closing("c1"), says(`{"order":7}`)}, turn.StopCompleted, `{"order":7}`, `{"order":7}`},
+		"never":    {[]answer{closing("c1"), closing("c2"), closing("c3")}, turn.StopOutputInvalid, "It is closed.", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("p0", 1, tc.answers...)
+			in := inTalk("uid", "Close it.", c)
+			in.Output = json.RawMessage(parcel)
+			last := named("close", tool.Destructive, saying("It is closed."))
+			last.EndsTurn = true
+			in.Tools = []tool.Tool{last}
+			result := mustRun(t, &journaltest.Memory{}, in)
+			if result.Stop != tc.stop || result.Text != tc.text || string(result.Data) != tc.data || s.asked() != len(tc.answers) {
+				t.Errorf("result %+v with data %s after %d requests, want %s with %q", result, result.Data, s.asked(), tc.stop, tc.text)
+			}
+			if (result.Record.Decision == nil) != (tc.stop == turn.StopOutputInvalid) {
+				t.Errorf("decision %+v: what does not fit is no answer", result.Record.Decision)
+			}
+		})
+	}
+}
+
+// TestARefusalIsTheText of the Turn, which ends as one whose answer the content filter withheld.
+func TestARefusalIsTheText(t *testing.T) {
+	c, s := candidate("p0", 3, answer{reply: model.Reply{Text: "I cannot.", FinishReason: model.FinishRefusal, Usage: model.Usage{InputTokens: 9, OutputTokens: 1}}}, says("never"))
+	in := inTalk("uid", "Do it.", c)
 	in.Output = json.RawMessage(parcel)
-	last := named("close", tool.Destructive, saying("It is closed."))
-	last.EndsTurn = true
-	in.Tools = []tool.Tool{last}
-	result := mustRun(t, &journaltest.Memory{}, in)
-	if result.Stop != turn.StopOutputInvalid || result.Text != "It is closed." || result.Data != nil || result.Record.Decision != nil {
-		t.Errorf("result %+v, want the tool's text kept, and no answer", result)
+	j := &journaltest.Memory{}
+	result := mustRun(t, j, in)
+	if result.Stop != turn.StopContentFilter || result.Text != "I cannot." || result.Data != nil || s.asked() != 1 || result.Record.Usage.InputTokens != 9 {
+		t.Errorf("result %+v after %d requests, want the refusal as the text, and what it took", result, s.asked())
+	}
+	if messages := history(t, j)[0].Messages; len(messages) != 0 {
+		t.Errorf("later Turns are told %+v, want nothing without an answer", messages)
 	}
 }
 

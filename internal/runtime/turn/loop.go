@@ -53,6 +53,8 @@ func (r *run) answered(end *loop.End) (*Result, error) {
 	switch {
 	case end.Reason == loop.ToolEnded:
 		return r.finalize(StopToolEnded, end.Message)
+	case end.Reason == loop.ModelRefused:
+		return r.finalize(StopContentFilter, end.Message)
 	case end.Reason == loop.OverBudget:
 		return r.finalize(StopBudget, end.Message)
 	case last.Reply.FinishReason == model.FinishLength:

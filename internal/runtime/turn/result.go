@@ -32,7 +32,7 @@ const (
 	StopMaxOutputTokens Stop = "MaxOutputTokens"
 	// StopOutputInvalid means that the answer does not fit the schema, also after it was sent back.
 	StopOutputInvalid Stop = "OutputInvalid"
-	// StopContentFilter means that the provider's content filter withheld the answer.
+	// StopContentFilter means that the provider's content filter withheld the answer, or that the model refused to give one.
 	StopContentFilter Stop = "ContentFilter"
 	// StopContextLength means that the prompt is longer than the model's context window.
 	StopContextLength Stop = "ContextLength"
@@ -188,7 +188,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 		result.Text = state.AnswerText()
 		result.Fallback = fallback(state, step)
 	}
-	if f := state.TerminalResult(); f != nil && (stop == StopToolEnded || stop == StopOutputInvalid) {
+	if f := r.toolAnswer(stop); f != nil {
 		result.Text = f.Text
 	}
 	result.attach(r.output != nil && stop.answered())
@@ -203,6 +203,17 @@ func (r *run) messageCount() int {
 		n += l.Messages
 	}
 	return n
+}
+
+// toolAnswer is the end of the call whose result is the text of a Turn that ends so; nil where the model has written it.
+func (r *run) toolAnswer(stop Stop) *loop.Finish {
+	switch stop { //nolint:exhaustive // because no other end has a tool's text
+	case StopToolEnded:
+		return r.past.loop.Terminal(r.output)
+	case StopOutputInvalid:
+		return r.past.loop.TerminalResult()
+	}
+	return nil
 }
 
 // maxInline is the longest text, and the largest structured answer, that a status holds whole, in bytes of JSON.
