@@ -108,7 +108,7 @@ func TestARefusalIsTheText(t *testing.T) {
 	if result.Stop != turn.StopContentFilter || result.Text != "I cannot." || result.Data != nil || s.asked() != 1 || result.Record.Usage.InputTokens != 9 {
 		t.Errorf("result %+v after %d requests, want the refusal as the text, and what it took", result, s.asked())
 	}
-	if messages := history(t, j)[0].Messages; len(messages) != 0 {
+	if messages := history(t, j).Turns[0].Messages; len(messages) != 0 {
 		t.Errorf("later Turns are told %+v, want nothing without an answer", messages)
 	}
 }
