@@ -27,7 +27,7 @@ EVERYTHING = $$(bash hack/everything/get.sh)
 
 .PHONY: help
 help: ## Show this list.
-	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-zA-Z_-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-zA-Z0-9_-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: assets ## Two Turns on a real API server, start to end, one with tools. KEEP=1 leaves it running.
@@ -53,7 +53,7 @@ $(PROGRAMS:%=build-bin/%): build-bin/%:
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/$* ./$(DIR)/$*
 
 .PHONY: assets
-assets: ## Get etcd, kube-apiserver and kubectl: downloaded, else built (once, about 6 minutes).
+assets: ## Get etcd, kube-apiserver and kubectl: downloaded, else built (once, about 7 minutes).
 	@bash hack/controlplane/get.sh >/dev/null
 
 .PHONY: postgres
@@ -92,6 +92,24 @@ chaos: assets ## The kill test: managers die at any instant, servers go away, an
 .PHONY: chaos-short
 chaos-short: ## The kill test in its short form, with SQLite and one death between any two effects: 2 to 3 minutes.
 	@$(MAKE) -s chaos ARGS='--turns 40 --kills 6 --outages 1 --points after --executor-turns 16 --store sqlite --timeout 6m $(ARGS)'
+
+# What e2e builds: static programs, of which hack/e2e makes images, and those that it runs itself.
+E2E := bin/e2e
+.PHONY: e2e
+e2e: ## Install the chart on a real kubelet on this machine, and disturb it (as root, on Linux; says what is missing). ARGS='--rounds delete,force'.
+	@cni=$$(bash hack/e2e/needs.sh) && assets=$$(bash hack/controlplane/get.sh --all) && $(MAKE) -s e2e-programs && \
+	  exec $(E2E)/e2e --kubernetes "$$assets" --programs $(E2E) --cni "$$cni" $(ARGS)
+
+.PHONY: e2e-programs
+e2e-programs:
+	@echo "Building the programs of make e2e" >&2
+	@CGO_ENABLED=0 go build -trimpath -tags timetzdata -ldflags '$(LDFLAGS)' -o $(E2E)/ ./cmd/manager ./cmd/capstan ./hack/fakemodel ./hack/toolserver ./hack/e2e ./hack/e2e/pause ./hack/e2e/wiper
+	@cd hack/e2e/coredns && CGO_ENABLED=0 go build -mod=readonly -buildvcs=false -trimpath -ldflags '-s -w' -o ../../../$(E2E)/coredns .
+	@go build -modfile=hack/tools/helm/go.mod -o $(E2E)/helm helm.sh/helm/v3/cmd/helm
+
+.PHONY: e2e-down
+e2e-down: ## Remove what `make e2e` has left: ARGS=--keep, or a run that was killed.
+	@$(MAKE) -s e2e-programs && $(E2E)/e2e --down
 
 .PHONY: lint
 lint: ## Run golangci-lint.

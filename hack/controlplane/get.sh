@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
-# get.sh: prints a folder that holds etcd, kube-apiserver and kubectl; progress goes to standard error.
+# get.sh [--all]: prints a folder that holds etcd, kube-apiserver and kubectl, and with --all the other programs of a cluster of one
+# node, too; progress goes to standard error.
 #
-# In this order: $KUBEBUILDER_ASSETS, if it holds them; what an earlier call has kept; setup-envtest's
-# download; a build from the Go modules pinned in go.mod beside this file (minutes, once per version).
+# In this order: $KUBEBUILDER_ASSETS, if it holds them; what an earlier call has kept; setup-envtest's download, without --all; a build
+# of all programs from the Go modules pinned in go.mod beside this file (minutes, once per version, for tests and make e2e alike).
 # Kept under $CAPSTAN_CACHE, else the user's cache folder.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 programs=(etcd kube-apiserver kubectl)
+others=(kube-controller-manager kube-scheduler kubelet kube-proxy)
+all=
+if [ "${1:-}" = --all ]; then
+  all=true
+  programs+=("${others[@]}")
+  others=()
+fi
 
 say() { echo "controlplane: $*" >&2; }
 complete() {
@@ -16,8 +24,8 @@ complete() {
 
 if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
   complete "$KUBEBUILDER_ASSETS" && { echo "$KUBEBUILDER_ASSETS"; exit 0; }
-  say "KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS does not hold ${programs[*]}; unset it or point it to a folder that does"
-  exit 1
+  # A download for the tests holds no kubelet; that is no reason to stop.
+  [ -n "$all" ] || { say "KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS does not hold ${programs[*]}; unset it or point it to a folder that does"; exit 1; }
 fi
 
 version=$(sed -n 's/^[[:space:]]*\(require \)\{0,1\}k8s.io\/kubernetes \(v[0-9.]*\).*/\2/p' "$here/go.mod")
@@ -34,7 +42,7 @@ complete "$dir" && { echo "$dir"; exit 0; }
 
 # The release binaries are a download of seconds where the network allows it.
 minor=${version#v}
-if [ "${CAPSTAN_CONTROLPLANE:-}" != build ]; then
+if [ -z "$all" ] && [ "${CAPSTAN_CONTROLPLANE:-}" != build ]; then
   say "asking setup-envtest for Kubernetes ${minor%.*}"
   if got=$(cd "$here/../.." && timeout 300 go tool -modfile=hack/tools/dev/go.mod setup-envtest use "${minor%.*}.x" --bin-dir "$cache/envtest" -p path 2>"$cache/setup-envtest.log") && complete "$got"; then
     echo "$got"
@@ -43,7 +51,7 @@ if [ "${CAPSTAN_CONTROLPLANE:-}" != build ]; then
   say "setup-envtest could not download it ($(tail -n 1 "$cache/setup-envtest.log" | cut -c1-120))"
 fi
 
-say "building Kubernetes $version and etcd from Go modules: about 6 minutes on 2 cores, once"
+say "building Kubernetes $version and etcd from Go modules: about 7 minutes on 2 cores, once"
 tmp=$(mktemp -d "$cache/build.XXXXXX")
 trap 'rm -rf "$tmp"; [ -z "${ticker:-}" ] || kill "$ticker" 2>/dev/null || true' EXIT
 start=$SECONDS
@@ -54,7 +62,7 @@ v=k8s.io/component-base/version
 (cd "$here" && CGO_ENABLED=0 go build -mod=readonly -buildvcs=false -o "$tmp/controlplane" -ldflags "-s -w \
   -X $v.gitVersion=$version -X $v.gitMajor=1 -X $v.gitMinor=$(cut -d. -f2 <<<"$version") \
   -X k8s.io/client-go/pkg/version.gitVersion=$version" .) >&2 9>&-
-for p in "${programs[@]}"; do ln -s controlplane "$tmp/$p"; done
+for p in "${programs[@]}" "${others[@]}"; do ln -s controlplane "$tmp/$p"; done
 rm -rf "$dir"
 mv "$tmp" "$dir"
 say "built in $((SECONDS - start)) s, kept in $dir"

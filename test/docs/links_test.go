@@ -60,8 +60,8 @@ func TestEveryPageIsLinkedFromTheReadme(t *testing.T) {
 }
 
 var (
-	makeCall   = regexp.MustCompile("(?m)(?:^|`|\\$ )make ([a-z][a-z-]*)")
-	makeTarget = regexp.MustCompile(`(?m)^([a-z][a-z-]*):`)
+	makeCall   = regexp.MustCompile("(?m)(?:^|`|\\$ )make ([a-z][a-z0-9-]*)")
+	makeTarget = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)
 )
 
 func TestEveryMakeTargetThatAPageNamesExists(t *testing.T) {

@@ -1,0 +1,135 @@
+// Command e2e tries Capstan as it is installed: it runs a cluster with a real kubelet on this machine, installs the Helm chart with its
+// default values, applies the quickstart and the example with tools, and then lets Turns make destructive calls while the manager's Pod
+// is deleted, force-deleted, upgraded, removed with the release, and kept on an emptyDir. A tool server in the cluster counts the
+// effects. It prints a table, and fails if an effect happened twice or a Turn did not end.
+//
+// It removes all that it made, also after a failure or Ctrl-C; on a failure the logs stay.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/capstan-dev/capstan/hack/e2e/node"
+)
+
+const (
+	// cleanUpPatience bounds the end, which Ctrl-C does not cut short.
+	cleanUpPatience = 2 * time.Minute
+	// nonroot is the user of all images but CoreDNS's.
+	nonroot = "65532:65532"
+)
+
+// options are the flags.
+type options struct {
+	kubernetes, programs, cni, state, logs, root string
+	rounds                                       string
+	timeout                                      time.Duration
+	down, keep                                   bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	err := start(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintf(os.Stderr, "e2e: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func start(ctx context.Context, args []string, out io.Writer) (err error) {
+	klog.SetLogger(logr.Discard())
+	ctrllog.SetLogger(logr.Discard())
+	var o options
+	f := flag.NewFlagSet("e2e", flag.ContinueOnError)
+	f.StringVar(&o.kubernetes, "kubernetes", "", "folder with etcd and the programs of Kubernetes")
+	f.StringVar(&o.programs, "programs", "bin/e2e", "folder with the static programs that make e2e builds")
+	f.StringVar(&o.cni, "cni", "/usr/lib/cni", "folder with the CNI plugins bridge, host-local and loopback")
+	f.StringVar(&o.state, "state", "/run/capstan-e2e", "folder for what the cluster writes, removed at the end")
+	f.StringVar(&o.logs, "logs", ".e2e", "folder for logs, which stay after a failure")
+	f.StringVar(&o.root, "root", ".", "the root of the repository")
+	f.StringVar(&o.rounds, "rounds", "", "rounds to run, separated by commas; default: all")
+	f.DurationVar(&o.timeout, "timeout", 20*time.Minute, "bound of the whole run")
+	f.BoolVar(&o.down, "down", false, "remove what an earlier run has left, and do nothing else")
+	f.BoolVar(&o.keep, "keep", false, "leave the cluster running; --down removes it")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	for _, path := range []*string{&o.kubernetes, &o.programs, &o.logs, &o.root} {
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
+	cluster, err := newCluster(o)
+	if err != nil {
+		return err
+	}
+	if o.down {
+		return cluster.Down(ctx)
+	}
+	if err := os.RemoveAll(o.logs); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("the run took longer than %s", o.timeout))
+	defer cancel()
+	return run(ctx, o, cluster, out)
+}
+
+func newCluster(o options) (*node.Cluster, error) {
+	version, err := appVersion(filepath.Join(o.root, "charts/capstan/Chart.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	program := func(name string) string { return filepath.Join(o.programs, name) }
+	return node.New(node.Config{
+		Kubernetes: o.kubernetes, CoreDNS: program("coredns"), Pause: program("pause"), CNI: o.cni, State: o.state, Logs: o.logs,
+		Images: []node.Image{
+			// The name that the chart gives it by default.
+			{Reference: "docker.io/capstan-dev/capstan:" + version, Program: program("manager"), User: nonroot},
+			{Reference: "e2e.local/fakemodel:1", Program: program("fakemodel"), User: nonroot},
+			{Reference: "e2e.local/toolserver:1", Program: program("toolserver"), User: nonroot},
+			{Reference: "e2e.local/wiper:1", Program: program("wiper"), User: nonroot},
+		},
+	})
+}
+
+// run brings the cluster up, runs the test, and removes the cluster whatever has happened.
+func run(ctx context.Context, o options, cluster *node.Cluster, out io.Writer) (err error) {
+	t := &test{options: o, cluster: cluster, out: out, begun: time.Now()}
+	defer func() {
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpPatience)
+		defer cancel()
+		if ctx.Err() != nil {
+			err = errors.Join(context.Cause(ctx), err)
+		}
+		if err != nil {
+			t.saveEvidence(ending)
+			t.say("The logs are in %s", o.logs)
+		}
+		if o.keep {
+			t.say("The cluster runs on: export KUBECONFIG=%s; make e2e-down removes it", cluster.Kubeconfig)
+			return
+		}
+		if err = errors.Join(err, cluster.Down(ending)); err == nil {
+			err = os.RemoveAll(o.logs)
+		}
+	}()
+	t.say("Starting a cluster of one node")
+	if err := cluster.Up(ctx); err != nil {
+		return err
+	}
+	return t.run(ctx)
+}

@@ -1,0 +1,111 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// containersPatience bounds the time until the killed containers have gone.
+const containersPatience = 10 * time.Second
+
+// Down stops what Up has started, in this process or an earlier one, and brings the host back to what it was. The logs stay. It may be
+// called at any time, and again. It ends no process but the cluster's own.
+func (c *Cluster) Down(ctx context.Context) error {
+	if _, err := os.Stat(c.path()); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	errs := c.stop("kubelet") // or it would start the containers again
+	networks := c.killContainers(ctx)
+	for _, name := range []string{"kube-proxy", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd", "containerd"} {
+		errs = errors.Join(errs, c.stop(name))
+	}
+	errs = errors.Join(errs, c.endShims())
+	for _, path := range networks {
+		_ = syscall.Unmount(path, syscall.MNT_DETACH)
+		_ = os.Remove(path)
+	}
+	if errs = errors.Join(errs, c.restoreHost(ctx)); errs != nil {
+		return errs // the state stays, so that a later call can try again
+	}
+	return os.RemoveAll(c.path())
+}
+
+// killContainers removes all containers of the cluster and returns the files of their network namespaces.
+func (c *Cluster) killContainers(ctx context.Context) (networks []string) {
+	if c.processes()["containerd"] == 0 {
+		return nil
+	}
+	list := func(kind string) []string {
+		out, err := c.ctr(ctx, kind, "ls", "-q")
+		if err != nil {
+			return nil
+		}
+		return strings.Fields(out)
+	}
+	for _, id := range list("containers") {
+		spec, _ := c.ctr(ctx, "containers", "info", "--spec", id)
+		for part := range strings.SplitSeq(spec, `"`) {
+			if strings.HasPrefix(part, "/") && strings.Contains(part, "/netns/cni-") && !slices.Contains(networks, part) {
+				networks = append(networks, part)
+			}
+		}
+	}
+	for _, id := range list("tasks") {
+		_, _ = c.ctr(ctx, "tasks", "kill", "--all", "--signal", "SIGKILL", id)
+	}
+	for deadline := time.Now().Add(containersPatience); time.Now().Before(deadline); time.Sleep(pollInterval) {
+		if out, err := c.ctr(ctx, "tasks", "ls"); err != nil || !strings.Contains(out, "RUNNING") {
+			break
+		}
+	}
+	for _, id := range list("tasks") {
+		_, _ = c.ctr(ctx, "tasks", "rm", "--force", id)
+	}
+	for _, id := range list("containers") {
+		_, _ = c.ctr(ctx, "containers", "rm", id)
+	}
+	return networks
+}
+
+// endShims ends the shims of the cluster's containerd, which are made to live longer than it.
+func (c *Cluster) endShims() (errs error) {
+	folders, _ := filepath.Glob("/proc/[0-9]*")
+	for _, folder := range folders {
+		pid, err := strconv.Atoi(filepath.Base(folder))
+		if err != nil {
+			continue
+		}
+		if args := arguments(pid); strings.Contains(args, "containerd-shim-runc-v2") && strings.Contains(args, c.socket()) {
+			errs = errors.Join(errs, end(pid))
+		}
+	}
+	return errs
+}
+
+// unmount removes the mounts of Pods and containers, which are below the state.
+func (c *Cluster) unmount() (errs error) {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	var mounts []string
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) > 4 && strings.HasPrefix(fields[4], c.path()+"/") {
+			mounts = append(mounts, fields[4])
+		}
+	}
+	slices.Sort(mounts)
+	for _, mount := range slices.Backward(mounts) {
+		if err := syscall.Unmount(mount, 0); err != nil {
+			errs = errors.Join(errs, syscall.Unmount(mount, syscall.MNT_DETACH))
+		}
+	}
+	return errs
+}

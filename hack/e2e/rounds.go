@@ -1,0 +1,349 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+const (
+	// turnsPerRound is how many Turns a round has, each with one destructive call.
+	turnsPerRound = 30
+	// enoughCalls is how many calls must have arrived before the manager is disturbed: some Turns are then in a call, others before it.
+	enoughCalls = turnsPerRound / 3
+	// leaseTime is how long a lost manager leads, and slack what a new Pod takes to start on a busy machine.
+	leaseTime, slack = 15 * time.Second, 20 * time.Second
+)
+
+// round is one way to disturb a manager whose Turns make calls.
+type round struct {
+	name, what string
+	// seconds returns how long the call of a Turn takes, by the Turn's number.
+	seconds func(number int) int
+	// prepare brings the release into the state in which it is disturbed; nil if it is in it.
+	prepare func(context.Context, *test) error
+	// disturb disturbs the manager. It may wait until the new one is to be there.
+	disturb func(context.Context, *test, *result) error
+	// lost says that the journal does not survive.
+	lost bool
+}
+
+var rounds = []round{
+	{name: "delete", what: "the Pod is deleted", seconds: upTo(8), disturb: deletePod()},
+	{name: "force", what: "the Pod is force-deleted", seconds: upTo(8), disturb: deletePod("--grace-period=0", "--force")},
+	{name: "upgrade", what: "helm upgrade --set log.level=debug", seconds: upTo(8), disturb: func(ctx context.Context, t *test, _ *result) error {
+		return t.upgrade(ctx, "log.level=debug")
+	}},
+	{name: "uninstall", what: "helm uninstall, then install again", seconds: upTo(60), disturb: uninstall},
+	{
+		name: "emptydir", what: "the Pod is deleted, journal on an emptyDir", seconds: upTo(60), lost: true,
+		prepare: func(ctx context.Context, t *test) error {
+			return t.install(ctx, "persistence.enabled=false", "shutdownGraceSeconds=5")
+		},
+		disturb: deletePod(),
+	},
+}
+
+// upTo spreads the calls between 2 seconds and a maximum.
+func upTo(most int) func(int) int {
+	return func(number int) int { return 2 + number*(most-2)/(turnsPerRound-1) }
+}
+
+func deletePod(args ...string) func(context.Context, *test, *result) error {
+	return func(ctx context.Context, t *test, _ *result) error {
+		return t.kubectl(ctx, append([]string{
+			"-n", system, "delete", "pod", "-l", "app.kubernetes.io/name=capstan,app.kubernetes.io/component=manager", "--wait=false",
+		}, args...)...)
+	}
+}
+
+// uninstall removes the release, checks that its Turns were handed back and its volume is left, and installs it again.
+func uninstall(ctx context.Context, t *test, r *result) error {
+	if err := t.helm(ctx, "uninstall", "capstan", "--namespace", system); err != nil {
+		return err
+	}
+	turns, err := t.turns(ctx, r.round.name)
+	if err != nil {
+		return err
+	}
+	for i := range turns {
+		turn := &turns[i]
+		if turn.IsFinished() {
+			continue
+		}
+		r.HandedBack++
+		if turn.BoundTo() != "" || !strings.Contains(message(turn), "waits for an executor") {
+			r.fail("Turn %s is bound to %q and says %q after helm uninstall, want it handed back", turn.Name, turn.BoundTo(), message(turn))
+		}
+	}
+	if r.HandedBack == 0 {
+		r.fail("all Turns had finished when the release was gone: this proves nothing")
+	}
+	left, err := t.output(ctx, "", t.cluster.Kubectl, "-n", system, "get", "deployments,pods,jobs,serviceaccounts,roles,rolebindings", "-l", "app.kubernetes.io/part-of=capstan", "-o", "name")
+	if err != nil {
+		return err
+	}
+	if left != "" {
+		r.fail("helm uninstall has left %s", strings.Join(strings.Fields(left), ", "))
+	}
+	if err := t.kubectl(ctx, "-n", system, "get", "pvc", "capstan-data"); err != nil {
+		r.fail("helm uninstall has not kept the journal: %v", err)
+	}
+	r.Disturbed = time.Now() // what counts is the take-over by the new release
+	return t.upgrade(ctx)
+}
+
+// result is what a round has found.
+type result struct {
+	round round
+	// Turns by the reason of their end.
+	Ends map[string]int
+	// Effects are the disks that were wiped, Repeated those that were wiped more than once.
+	Effects, Repeated int
+	// Unknown is the number of unknown outcomes that status shows, Interrupted of Turns that say that the journal was lost.
+	Unknown, Interrupted int
+	// InFlight are the Turns that were bound when the manager was disturbed, HandedBack those that helm uninstall left.
+	InFlight, HandedBack int
+	// Disturbed is when that was, TakeOver how long until none of them was bound to the old executor.
+	Disturbed time.Time
+	TakeOver  time.Duration
+	Failures  []string
+}
+
+func (r *result) fail(format string, args ...any) {
+	r.Failures = append(r.Failures, fmt.Sprintf(format, args...))
+}
+
+// round runs one round and adds its result.
+func (t *test) round(ctx context.Context, r round) error {
+	t.say("Round %s: %s while %d Turns wipe a disk each", r.name, r.what, turnsPerRound)
+	if r.prepare != nil {
+		if err := r.prepare(ctx, t); err != nil {
+			return err
+		}
+	}
+	t.results = append(t.results, result{round: r, Ends: map[string]int{}})
+	found := &t.results[len(t.results)-1]
+	for i := range turnsPerRound {
+		if err := t.createTurn(ctx, r, i); err != nil {
+			return err
+		}
+	}
+	if err := t.awaitCalls(ctx, r.name); err != nil {
+		return err
+	}
+	before, err := t.turns(ctx, r.name)
+	if err != nil {
+		return err
+	}
+	old := map[string]string{}
+	for i := range before {
+		if name := before[i].BoundTo(); name != "" && !before[i].IsFinished() {
+			old[before[i].Name] = name
+		}
+	}
+	if found.InFlight = len(old); found.InFlight == 0 {
+		return errors.New("no Turn is in flight: this proves nothing")
+	}
+	found.Disturbed = time.Now()
+	if err := r.disturb(ctx, t, found); err != nil {
+		return err
+	}
+	if err := t.awaitTakeOver(ctx, found, old); err != nil {
+		return err
+	}
+	if err := t.awaitEnd(ctx, found); err != nil {
+		return err
+	}
+	if err := t.ready(ctx); err != nil {
+		return err
+	}
+	if len(found.Failures) > 0 {
+		return errors.New(strings.Join(found.Failures, "; "))
+	}
+	return nil
+}
+
+func (t *test) createTurn(ctx context.Context, r round, number int) error {
+	name := fmt.Sprintf("%s-%02d", r.name, number)
+	turn := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: work, Name: name, Labels: map[string]string{"round": r.name}}}
+	turn.Spec.AgentRef.Name = "wiper"
+	turn.Spec.Message = fmt.Sprintf("Wipe disk=%s seconds=%d", name, r.seconds(number))
+	if err := t.api.Create(ctx, turn); err != nil {
+		return fmt.Errorf("failed to create Turn %s: %w", name, err)
+	}
+	return nil
+}
+
+// turns are those of a round.
+func (t *test) turns(ctx context.Context, round string) ([]v1alpha1.Turn, error) {
+	var list v1alpha1.TurnList
+	err := t.api.List(ctx, &list, client.InNamespace(work), client.MatchingLabels{"round": round})
+	return list.Items, err
+}
+
+// wiped returns how often each disk of a round was wiped.
+func (t *test) wiped(ctx context.Context, round string) (map[string]int, error) {
+	out, err := t.output(ctx, "", t.cluster.Kubectl, "get", "--raw", "/api/v1/namespaces/servers/services/wiper:8090/proxy/wiped")
+	if err != nil {
+		return nil, err
+	}
+	var counts struct {
+		Wiped map[string]int `json:"wiped"`
+	}
+	if err := json.Unmarshal([]byte(out), &counts); err != nil {
+		return nil, fmt.Errorf("failed to read the counts of the tool server: %w", err)
+	}
+	for disk := range counts.Wiped {
+		if !strings.HasPrefix(disk, round+"-") {
+			delete(counts.Wiped, disk)
+		}
+	}
+	return counts.Wiped, nil
+}
+
+// awaitCalls waits until enough calls have arrived.
+func (t *test) awaitCalls(ctx context.Context, round string) error {
+	return t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
+		wiped, err := t.wiped(ctx, round)
+		return len(wiped) >= enoughCalls, fmt.Sprintf("%d calls have arrived, want %d", len(wiped), enoughCalls), err
+	})
+}
+
+// awaitTakeOver waits until no Turn is bound to the executor that had it, and notes how long that took.
+func (t *test) awaitTakeOver(ctx context.Context, r *result, old map[string]string) error {
+	err := t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
+		turns, err := t.turns(ctx, r.round.name)
+		left := 0
+		for i := range turns {
+			if turn := &turns[i]; !turn.IsFinished() && (turn.BoundTo() == "" || turn.BoundTo() == old[turn.Name]) {
+				left++
+			}
+		}
+		return left == 0, fmt.Sprintf("%d Turns wait for another executor", left), err
+	})
+	r.TakeOver = time.Since(r.Disturbed)
+	if most := leaseTime + slack + grace(r.round); err == nil && r.TakeOver > most {
+		r.fail("the Turns took %s to move, want at most %s", r.TakeOver.Round(time.Second), most)
+	}
+	return err
+}
+
+// grace is how long the old Pod of a round may take to stop.
+func grace(r round) time.Duration {
+	if r.name == "force" {
+		return 0
+	}
+	return 25 * time.Second
+}
+
+// awaitEnd waits until all Turns of a round have finished, and counts what became of them.
+func (t *test) awaitEnd(ctx context.Context, r *result) error {
+	var turns []v1alpha1.Turn
+	err := t.poll(ctx, 2*patience, func(ctx context.Context) (bool, string, error) {
+		var err error
+		turns, err = t.turns(ctx, r.round.name)
+		left := 0
+		for i := range turns {
+			if !turns[i].IsFinished() {
+				left++
+			}
+		}
+		return left == 0, fmt.Sprintf("%d Turns have not finished", left), err
+	})
+	if err != nil {
+		return err
+	}
+	wiped, err := t.wiped(ctx, r.round.name)
+	if err != nil {
+		return err
+	}
+	r.judge(turns, wiped)
+	return nil
+}
+
+// judge holds the Turns of a round against what the tool server has counted.
+func (r *result) judge(turns []v1alpha1.Turn, wiped map[string]int) {
+	if len(turns) != turnsPerRound {
+		r.fail("there are %d Turns, want %d", len(turns), turnsPerRound)
+	}
+	for i := range turns {
+		turn := &turns[i]
+		r.Ends[turn.StateReason()]++
+		unknown := 0
+		if turn.Status.Steps != nil {
+			unknown = int(turn.Status.Steps.UnknownOutcomes)
+		}
+		r.Unknown += unknown
+		effects := wiped[turn.Name]
+		r.Effects += effects
+		lost := strings.Contains(message(turn), "journal")
+		if lost {
+			r.Interrupted++
+		}
+		switch {
+		case effects > 1:
+			r.Repeated++
+			r.fail("Turn %s wiped its disk %d times", turn.Name, effects)
+		case effects == 0 && unknown == 0 && !lost:
+			r.fail("Turn %s never wiped its disk and ended as %s: %s", turn.Name, turn.StateReason(), message(turn))
+		case lost && !r.round.lost:
+			r.fail("Turn %s says that its journal was lost: %s", turn.Name, message(turn))
+		}
+	}
+	if r.round.lost && r.Interrupted == 0 {
+		r.fail("no Turn says that its journal was lost")
+	}
+}
+
+// message is that of the Turn's condition Succeeded.
+func message(turn *v1alpha1.Turn) string {
+	for _, c := range turn.Status.Conditions {
+		if c.Type == v1alpha1.ConditionSucceeded {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+// poll calls check until it is true. An error of the API server is looked at again, as a person would.
+func (t *test) poll(ctx context.Context, most time.Duration, check func(context.Context) (bool, string, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not within %s", most))
+	defer cancel()
+	for {
+		done, state, err := check(ctx)
+		if err == nil && done {
+			return nil
+		}
+		if err != nil {
+			state = err.Error()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", state, context.Cause(ctx))
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+// printTable prints the figures of all rounds.
+func (t *test) printTable() {
+	fmt.Fprintf(t.out, "\n%-10s %6s %10s %8s %9s %8s %8s %11s   %s\n", "round", "Turns", "in flight", "effects", "repeated", "unknown", "lost", "take-over", "ends")
+	for _, r := range t.results {
+		total := 0
+		for _, n := range r.Ends {
+			total += n
+		}
+		fmt.Fprintf(t.out, "%-10s %6d %10d %8d %9d %8d %8d %9.1f s   %v\n",
+			r.round.name, total, r.InFlight, r.Effects, r.Repeated, r.Unknown, r.Interrupted, r.TakeOver.Seconds(), r.Ends)
+	}
+	fmt.Fprintln(t.out)
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/capstan-dev/capstan/hack/e2e/node"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+const (
+	// system is the namespace of Capstan, work that of the Turns that wipe disks.
+	system, work = "capstan-system", "wipes"
+	// pollInterval is the time between two looks at Turns.
+	pollInterval = 200 * time.Millisecond
+	// patience bounds what a busy machine of two cores does in a few seconds.
+	patience = 2 * time.Minute
+)
+
+// test is a run against one cluster.
+type test struct {
+	options options
+	cluster *node.Cluster
+	out     io.Writer
+	begun   time.Time
+	api     client.Client
+	results []result
+}
+
+func (t *test) say(format string, args ...any) {
+	fmt.Fprintf(t.out, "%6.1f s  %s\n", time.Since(t.begun).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// run is the whole test: the installation, the examples, the rounds, the table.
+func (t *test) run(ctx context.Context) error {
+	if err := t.connect(); err != nil {
+		return err
+	}
+	t.say("Starting the fake models and the tool servers as Pods")
+	if err := t.startServers(ctx); err != nil {
+		return err
+	}
+	t.say("Installing the chart with its default values")
+	if err := t.install(ctx); err != nil {
+		return err
+	}
+	t.say("Running examples/quickstart and examples/tools, whose call is approved")
+	errs := errors.Join(t.quickstart(ctx), t.tools(ctx))
+	for _, r := range rounds {
+		if o := t.options.rounds; o != "" && !slices.Contains(strings.Split(o, ","), r.name) {
+			continue
+		}
+		// A later round has nothing to do with what went wrong in an earlier one, unless the test itself is at an end.
+		if err := t.round(ctx, r); err != nil {
+			errs = errors.Join(errs, fmt.Errorf("round %s: %w", r.name, err))
+			if ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	t.printTable()
+	if errs == nil {
+		t.say("Passed")
+	}
+	return errs
+}
+
+// connect makes a client for the kinds of Capstan.
+func (t *test) connect() error {
+	config, err := clientcmd.BuildConfigFromFlags("", t.cluster.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	scheme, err := manager.Scheme()
+	if err != nil {
+		return err
+	}
+	t.api, err = client.New(config, client.Options{Scheme: scheme, Mapper: nil})
+	return err
+}
+
+// startServers makes the default StorageClass with a volume, the servers, and the namespaces.
+func (t *test) startServers(ctx context.Context) error {
+	if err := os.MkdirAll(filepath.Join(t.cluster.Volumes(), "journal"), 0o755); err != nil { //nolint:gosec // because the kubelet gives it to the Pod's group
+		return err
+	}
+	manifest := strings.ReplaceAll(storageManifest, "$VOLUMES", t.cluster.Volumes())
+	if err := t.apply(ctx, manifest); err != nil {
+		return err
+	}
+	rules, err := os.ReadFile(filepath.Join(t.options.root, "hack/fakemodel/rules.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := t.apply(ctx, serversManifest); err != nil {
+		return err
+	}
+	configs, err := yaml.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "demo-model", "namespace": "servers"},
+		"data": map[string]string{"rules.yaml": string(rules)},
+	})
+	if err != nil {
+		return err
+	}
+	if err := t.apply(ctx, string(configs)); err != nil {
+		return err
+	}
+	return t.kubectl(ctx, "-n", "servers", "rollout", "status", "deployment", "--timeout", patience.String())
+}
+
+// install installs the chart, or upgrades the release.
+func (t *test) install(ctx context.Context, values ...string) error {
+	if err := t.upgrade(ctx, values...); err != nil {
+		return err
+	}
+	if err := t.ready(ctx); err != nil {
+		return err
+	}
+	return t.apply(ctx, wipeManifest)
+}
+
+// upgrade changes the release and does not wait.
+func (t *test) upgrade(ctx context.Context, values ...string) error {
+	args := []string{"upgrade", "--install", "capstan", filepath.Join(t.options.root, "charts/capstan"), "--namespace", system, "--create-namespace"}
+	for _, value := range values {
+		args = append(args, "--set", value)
+	}
+	return t.helm(ctx, args...)
+}
+
+// ready waits until the manager is.
+func (t *test) ready(ctx context.Context) error {
+	return t.kubectl(ctx, "-n", system, "rollout", "status", "deployment/capstan", "--timeout", patience.String())
+}
+
+func (t *test) quickstart(ctx context.Context) error {
+	if err := t.applyExample(ctx, "quickstart"); err != nil {
+		return err
+	}
+	return t.kubectl(ctx, "-n", "examples", "wait", "--for=condition=Succeeded", "turn/open-loops", "--timeout", patience.String())
+}
+
+func (t *test) tools(ctx context.Context) error {
+	if err := t.applyExample(ctx, "tools"); err != nil {
+		return err
+	}
+	wait := []string{"-n", "examples", "wait", "turn/printer-works", "--timeout", patience.String()}
+	if err := t.kubectl(ctx, append(wait, "--for=jsonpath={.status.pendingApprovals}")...); err != nil {
+		return err
+	}
+	// The arguments are shown only to users with a token, which the administrator of this cluster has not.
+	if _, err := t.output(ctx, "", filepath.Join(t.options.programs, "capstan"), "approve", "printer-works", "--namespace", "examples", "-y", "--without-arguments"); err != nil {
+		return err
+	}
+	return t.kubectl(ctx, append(wait, "--for=condition=Succeeded")...)
+}
+
+// applyExample applies an example whose servers are Pods of this cluster, and not processes beside the manager.
+func (t *test) applyExample(ctx context.Context, name string) error {
+	files, err := filepath.Glob(filepath.Join(t.options.root, "examples", name, "*.yaml"))
+	if err != nil {
+		return err
+	}
+	var manifest strings.Builder
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		manifest.WriteString("---\n")
+		manifest.WriteString(strings.NewReplacer("127.0.0.1:8089", "demo-model.servers:8089", "127.0.0.1:8090", "tickets.servers:8090").Replace(string(data)))
+	}
+	return t.apply(ctx, manifest.String(), "-n", "examples")
+}
+
+func (t *test) apply(ctx context.Context, manifest string, args ...string) error {
+	_, err := t.output(ctx, manifest, t.cluster.Kubectl, append([]string{"apply", "-f", "-"}, args...)...)
+	return err
+}
+
+func (t *test) kubectl(ctx context.Context, args ...string) error {
+	_, err := t.output(ctx, "", t.cluster.Kubectl, args...)
+	return err
+}
+
+func (t *test) helm(ctx context.Context, args ...string) error {
+	_, err := t.output(ctx, "", filepath.Join(t.options.programs, "helm"), args...)
+	return err
+}
+
+// output runs a program against the cluster and returns its standard output.
+func (t *test) output(ctx context.Context, stdin, program string, args ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.cluster.Kubeconfig, "HELM_CACHE_HOME="+t.options.logs, "HELM_CONFIG_HOME="+t.options.logs, "HELM_DATA_HOME="+t.options.logs)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// saveEvidence writes what a person needs to find out what went wrong.
+func (t *test) saveEvidence(ctx context.Context) {
+	for file, args := range map[string][]string{
+		"objects.txt":      {"get", "all,pvc,pv,leases", "-A", "-o", "wide"},
+		"events.txt":       {"get", "events", "-A", "--sort-by=.lastTimestamp"},
+		"pods.txt":         {"describe", "pods", "-A"},
+		"turns.yaml":       {"get", "turns", "-A", "-o", "yaml"},
+		"manager.log":      {"-n", system, "logs", "-l", "app.kubernetes.io/name=capstan", "--tail=-1", "--prefix"},
+		"manager-last.log": {"-n", system, "logs", "-l", "app.kubernetes.io/name=capstan", "--tail=-1", "--prefix", "--previous"},
+		"drain.log":        {"-n", system, "logs", "job/capstan-drain"},
+		"wiper.log":        {"-n", "servers", "logs", "deployment/wiper"},
+	} {
+		out, err := t.output(ctx, "", t.cluster.Kubectl, args...)
+		if err != nil {
+			out += err.Error()
+		}
+		_ = os.WriteFile(filepath.Join(t.options.logs, file), []byte(out), 0o600) // a log less is no reason to stop
+	}
+}
+
+// appVersion reads the tag that the chart gives its image.
+func appVersion(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	var chart struct {
+		AppVersion string `json:"appVersion"`
+	}
+	if err := yaml.Unmarshal(data, &chart); err != nil || chart.AppVersion == "" {
+		return "", fmt.Errorf("failed to find the version of the image in %s: %w", path, err)
+	}
+	return chart.AppVersion, nil
+}

@@ -1,0 +1,94 @@
+// Command wiper is a server of tools, over MCP, with one destructive tool: wipe. It counts the calls of each disk when they arrive, which
+// is when their effect happens, and answers after as many seconds as the call says. GET /wiped shows the counts.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// address is where the Service of the manifests finds it.
+const address = ":8090"
+
+// sessionTimeout ends the sessions of managers that were killed.
+const sessionTimeout = time.Minute
+
+// arguments of wipe.
+type arguments struct {
+	Disk    string `json:"disk"`
+	Seconds int    `json:"seconds"`
+}
+
+// counter counts the effects by disk.
+type counter struct {
+	mu sync.Mutex
+	// wiped is how often each disk was wiped; answered is how many calls have had their answer.
+	wiped    map[string]int
+	answered int
+}
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "wiper:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	c := &counter{wiped: map[string]int{}}
+	server := mcp.NewServer(&mcp.Implementation{Name: "wiper", Version: "1.0.0"}, nil)
+	tool := &mcp.Tool{Name: "wipe", Description: "Wipes a disk.", Annotations: &mcp.ToolAnnotations{DestructiveHint: new(true)}}
+	mcp.AddTool(server, tool, func(ctx context.Context, _ *mcp.CallToolRequest, a arguments) (*mcp.CallToolResult, any, error) {
+		if err := c.wipe(ctx, a); err != nil {
+			return nil, nil, err
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "The disk is empty."}}}, nil, nil
+	})
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
+		&mcp.StreamableHTTPOptions{SessionTimeout: sessionTimeout}))
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /wiped", c.show)
+	web := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	context.AfterFunc(ctx, func() { _ = web.Close() })
+	if err := web.ListenAndServe(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// wipe counts a call and takes its time. Who has gone away gets no answer, and the disk is wiped all the same.
+func (c *counter) wipe(ctx context.Context, a arguments) error {
+	c.mu.Lock()
+	c.wiped[a.Disk]++
+	c.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(time.Duration(a.Seconds) * time.Second):
+	}
+	c.mu.Lock()
+	c.answered++
+	c.mu.Unlock()
+	return nil
+}
+
+func (c *counter) show(w http.ResponseWriter, _ *http.Request) {
+	c.mu.Lock()
+	counts := map[string]any{"wiped": maps.Clone(c.wiped), "answered": c.answered}
+	c.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(counts) // a client that has gone needs no answer
+}
