@@ -122,7 +122,7 @@ var kept = map[journal.Kind]rule{
 		"durationMilliseconds": aNumber, "artifactName": anOutput, "spent": child, "endsTurn": aSwitch, "descendants": aNumber,
 	},
 	journal.OutputRejected: fields{"step": aNumber},
-	journal.Compacted:      fields{"from": aNumber, "forced": aSwitch, "tokens": aNumber},
+	journal.Compacted:      fields{"from": aNumber, "keptHistory": aNumber, "forced": aSwitch, "tokens": aNumber},
 	journal.Reflected:      fields{"step": aNumber, "replaced": aSwitch},
 	journal.ContextWarned:  fields{"tokens": aNumber, "contextWindow": aNumber},
 	journal.Finalized: fields{
@@ -147,6 +147,7 @@ var kept = map[journal.Kind]rule{
 	},
 	journal.SessionTurn: fields{
 		"turnUID": aName, "turnName": aName, "messages": each{message}, "usage": usage, "cost": cost, "contextTokens": aNumber,
+		"compaction": fields{"first": aNumber},
 		"head": fields{
 			"turns": aNumber, "usage": usage, "cost": cost, "contextTokens": aNumber, "missingTurns": aNumber, "first": aNumber,
 		},

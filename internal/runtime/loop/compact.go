@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// keptExchanges is how many of the newest exchanges stay whole.
+	// keptExchanges is how many of the newest exchanges stay whole: of the Turns before as many as of the steps of this one.
 	keptExchanges = 2
 	// worthwhile is the part of the room that a compaction must free, as a divisor: a summary of less costs more than it gives.
 	worthwhile = 20
@@ -54,12 +54,12 @@ func (in *Input) warn(c *Candidate, tokens int64) error {
 func (in *Input) compact(ctx context.Context, c *Candidate, p *prepare.Prepared, q *question) (bool, error) {
 	s := in.State
 	forced := s.tooLong(q.step) && !s.forced(q.step)
-	older, from := s.replaceable(p.Messages, forced)
+	older, from, kept := s.replaceable(p.Messages, forced)
 	if s.unusedSummary() == nil {
 		if !in.wanted(c, q, older, forced) {
 			return false, nil
 		}
-		ask := in.summaryQuestion(c, q, older, forced)
+		ask := in.summaryQuestion(c, q, s.earlierSummary(p), older, forced)
 		if asked, err := in.askAside(ctx, c, ask); err != nil || !asked {
 			return false, err
 		}
@@ -73,7 +73,7 @@ func (in *Input) compact(ctx context.Context, c *Candidate, p *prepare.Prepared,
 		summary = kept + summaryCut
 	}
 	return true, in.Record(journal.Record{Kind: journal.Compacted, Payload: Compaction{
-		From: from, Summary: summary, Forced: forced, Tokens: q.tokens,
+		From: from, KeptHistory: kept, Summary: summary, Forced: forced, Tokens: q.tokens,
 	}})
 }
 
@@ -100,24 +100,34 @@ func (in *Input) askAside(ctx context.Context, c *Candidate, q *question) (bool,
 	return err == nil && end == nil, err
 }
 
-// replaceable are the messages that a summary would replace, an earlier summary aside, and the first step that it would keep. It
-// depends on the journal alone: a summary that one run has asked for is used by another. A prompt that is too long keeps fewer of
-// the newest exchanges, if these are the larger part.
-func (s *State) replaceable(prepared []model.Message, forced bool) (older []model.Message, from int) {
-	first := 1
+// replaceable are the messages that a summary would replace, an earlier summary aside, the first step that it would keep, and how
+// many messages at the end of the history. It depends on the journal alone: a summary that one run has asked for is used by
+// another. The newest exchanges stay whole, those of the Turns before as well as those of this one. A prompt that is too long keeps
+// fewer of them, if these are the larger part.
+func (s *State) replaceable(prepared []model.Message, forced bool) (older []model.Message, from, keptHistory int) {
+	first, said := 1, history(prepared)
 	if c := s.compaction(); c != nil {
-		first = c.From
-	} else {
-		older = history(prepared)
+		first, said = c.From, said[max(0, len(said)-c.KeptHistory):]
 	}
 	next := len(s.Steps) + 1
-	for keep := keptExchanges; ; keep-- {
-		from = max(first, next-keep)
-		all := slices.Concat(older, s.between(first, from))
-		if !forced || keep == 0 || size(all) > size(s.between(from, next)) {
-			return all, from
+	for keep := 2 * keptExchanges; ; keep-- {
+		from = max(first, next-min(keep, keptExchanges))
+		before := lastExchanges(said, max(0, keep-keptExchanges)) // those of this Turn are the last to go
+		older = slices.Concat(said[:before], s.between(first, from))
+		if !forced || keep == 0 || size(older) > size(said[before:])+size(s.between(from, next)) {
+			return older, from, len(said) - before
 		}
 	}
+}
+
+// lastExchanges is where the last so many exchanges of a history begin. Each begins with what the user said.
+func lastExchanges(said []model.Message, n int) int {
+	at := len(said)
+	for ; n > 0 && at > 0; n-- {
+		for at--; at > 0 && said[at].Role != model.RoleUser; at-- {
+		}
+	}
+	return at
 }
 
 // between are the exchanges from one step to another, which is not among them.

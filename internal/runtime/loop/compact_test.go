@@ -76,7 +76,8 @@ func TestCompaction(t *testing.T) {
 		"assistant calls c3", "tool answers c3",
 	}
 	short := []string{
-		"system ", "user conversation_summary", "user ", "assistant calls c2", "tool answers c2", "assistant calls c3", "tool answers c3",
+		"system ", "user conversation_summary", "user history", "assistant history", "user ", "assistant calls c2", "tool answers c2",
+		"assistant calls c3", "tool answers c3",
 	}
 	for name, tc := range map[string]struct {
 		reason  string
@@ -130,7 +131,7 @@ func TestCompaction(t *testing.T) {
 				if got.Tokens < 1000 || got.Tokens > 1200 {
 					t.Errorf("the prompt had %d tokens before, want about 1100", got.Tokens)
 				}
-				if got.Tokens = 0; got != (loop.Compaction{From: 2, Summary: "It was 1."}) {
+				if got.Tokens = 0; got != (loop.Compaction{From: 2, KeptHistory: 2, Summary: "It was 1."}) {
 					t.Errorf("journalled as %+v, want the first step that is kept and the summary", got)
 				}
 			}
@@ -150,7 +151,9 @@ func TestTheRequestForASummary(t *testing.T) {
 	)...)
 	c.ContextWindow, c.StructuredOutput = 600, true
 	find, _ := toolOf("find", tool.ReadOnly, result{content: hostile + words(300)}, result{content: words(100)})
-	in := withHistory(with(input(t, c), find), model.Message{Role: model.RoleUser, Content: "Hello."}, model.Message{Role: model.RoleAssistant, Content: "Hello!"})
+	in := withHistory(with(input(t, c), find),
+		model.Message{Role: model.RoleUser, Content: "Hello."}, model.Message{Role: model.RoleAssistant, Content: "Hello!"},
+		model.Message{Role: model.RoleUser, Content: "One."}, model.Message{Role: model.RoleUser, Content: "Two."})
 	in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 90}
 	in.Output = capital(t)
 	if _, err := loop.Run(t.Context(), in); err != nil {
@@ -172,7 +175,7 @@ func TestTheRequestForASummary(t *testing.T) {
 		}
 		at += i
 	}
-	if strings.Count(text, "</untrusted-text>") != 1 || strings.Contains(text, "c2") || strings.Contains(text, "What is new?") {
+	if strings.Count(text, "</untrusted-text>") != 1 || strings.Contains(text, "c2") || strings.Contains(text, "Two.") || strings.Contains(text, "What is new?") {
 		t.Errorf("the text is %q, want one fence, without what is kept", text)
 	}
 	purpose := loop.ForCompaction
@@ -199,7 +202,7 @@ func TestASummaryOfMuch(t *testing.T) {
 	}{
 		"one long": {
 			"the short ones are whole", 1000,
-			[]model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "begin" + words(3000) + "end"}, {Role: model.RoleUser, Content: "Bye."}},
+			[]model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "begin" + words(3000) + "end"}, {Role: model.RoleUser, Content: "Bye."}, {Role: model.RoleUser, Content: "One."}, {Role: model.RoleUser, Content: "Two."}},
 			1500,
 			[]string{"user: Hello.", "assistant: begin", " bytes are left out here ...]", "end\n\n", "user: Bye."},
 		},

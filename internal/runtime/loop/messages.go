@@ -5,6 +5,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 )
 
 // The names of messages that the loop adds to those that were prepared.
@@ -14,7 +15,7 @@ const (
 	// MessageOutputSchema shows the schema of the answer to a model whose endpoint does not take it.
 	MessageOutputSchema = "output_schema"
 	// MessageSummary stands for older messages.
-	MessageSummary = "conversation_summary"
+	MessageSummary = prepare.MessageSummary
 	// MessageStepLimit asks for the best answer when the Turn is out of steps.
 	MessageStepLimit = "step_limit"
 	// MessageReflection asks to check a draft.
@@ -25,20 +26,29 @@ const (
 
 // conversation lines up what a model is told: the prompt, notes of the loop before the user's message, and what was said since.
 // Where older messages were replaced, system messages, the user's message and the newest exchanges stay as they are, and a
-// summary stands before the user's message for the others: an exchange is kept whole or not at all.
+// summary stands for the others, before the history that is kept: an exchange is kept whole or not at all.
 func conversation(prepared []model.Message, s *State, notes ...model.Message) []model.Message {
 	compaction := s.compaction()
 	user := lastUser(prepared)
 	all := make([]model.Message, 0, len(prepared)+len(notes)+2*len(s.Steps)+1)
+	var summary []model.Message
+	replaced := 0 // of the history, from its beginning
+	if compaction != nil {
+		summary = []model.Message{summaryMessage(compaction.Summary)}
+		replaced = max(0, len(history(prepared))-compaction.KeptHistory)
+	}
 	for _, m := range prepared[:user] {
-		if compaction == nil || m.Role == model.RoleSystem {
+		switch {
+		case m.Role == model.RoleSystem, compaction == nil:
 			all = append(all, sendable(m)) // a history may be older than this rule
+		case m.Name == MessageSummary: // the newer one has it
+		case replaced > 0:
+			replaced--
+		default:
+			all, summary = append(append(all, summary...), sendable(m)), nil
 		}
 	}
-	all = append(all, notes...)
-	if compaction != nil {
-		all = append(all, summaryMessage(compaction.Summary))
-	}
+	all = append(append(all, notes...), summary...)
 	all = append(all, prepared[user:]...)
 	for _, step := range s.Steps {
 		if compaction == nil || step.Step >= compaction.From {
@@ -58,11 +68,11 @@ func lastUser(prepared []model.Message) int {
 	return len(prepared)
 }
 
-// history are the messages of earlier Turns among those that were prepared.
+// history are the messages of earlier Turns among those that were prepared, without a summary of still earlier ones.
 func history(prepared []model.Message) []model.Message {
 	var all []model.Message
 	for _, m := range prepared[:lastUser(prepared)] {
-		if m.Role != model.RoleSystem {
+		if m.Role != model.RoleSystem && m.Name != MessageSummary {
 			all = append(all, m)
 		}
 	}
@@ -77,6 +87,17 @@ func summaryMessage(summary string) model.Message {
 		fence.Block(summary),
 	)}
 }
+
+// earlierSummary is what a new summary begins with: the one before in this Turn, or the one that earlier Turns have left.
+func (s *State) earlierSummary(p *prepare.Prepared) string {
+	if c := s.compaction(); c != nil {
+		return c.Summary
+	}
+	return p.Summary
+}
+
+// LastCompaction is the newest; nil if there is none.
+func (s *State) LastCompaction() *Compaction { return s.compaction() }
 
 // compaction is the newest; nil if there is none.
 func (s *State) compaction() *Compaction {

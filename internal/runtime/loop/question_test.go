@@ -24,12 +24,17 @@ func TestSchemasOfServers(t *testing.T) {
 	}
 }
 
+// long is a conversation whose first exchange is long. The last two stay whole.
+func long() []model.Message {
+	return []model.Message{{Role: model.RoleUser, Content: words(200)}, {Role: model.RoleUser, Content: "One."}, {Role: model.RoleUser, Content: "Two."}}
+}
+
 // TestASummaryHasAttemptsOfItsOwn: those of the step are all left after it has failed.
 func TestASummaryHasAttemptsOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := candidate("one", 2, fails(model.Overloaded), fails(model.Overloaded), fails(model.Overloaded), says("Done."))
 		c.ContextWindow = 100
-		in := withHistory(input(t, c), model.Message{Role: model.RoleUser, Content: words(200)})
+		in := withHistory(input(t, c), long()...)
 		in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 90}
 		end, err := loop.Run(t.Context(), in)
 		if err != nil || end.Reason != loop.Answered || len(s.requests) != 4 {
@@ -66,7 +71,7 @@ func TestAFallbackHasItsOwnWindow(t *testing.T) {
 			one, _ := candidate("one", 1, answers(tc.first == 100, fails(model.Auth))...)
 			two, _ := candidate("two", 1, answers(tc.second == 100, says("Done."))...)
 			one.ContextWindow, two.ContextWindow = tc.first, tc.second
-			in := withHistory(input(t, one, two), model.Message{Role: model.RoleUser, Content: words(200)})
+			in := withHistory(input(t, one, two), long()...)
 			in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 90}
 			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
 				t.Fatalf("Run = %+v, %v; want the answer", end, err)

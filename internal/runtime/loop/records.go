@@ -72,9 +72,11 @@ type Rejection struct {
 
 // Compaction replaces older messages, as the journal keeps it.
 type Compaction struct {
-	// From is the first step whose messages are kept whole: those of earlier steps, and the history before the user's message,
-	// are replaced. Steps+1 keeps none.
+	// From is the first step whose messages are kept whole: those of earlier steps are replaced. Steps+1 keeps none.
 	From int `json:"from"`
+	// KeptHistory is how many messages at the end of the history before the user's message are kept whole: those before them
+	// are replaced. It is 0 in entries of older versions, which kept none.
+	KeptHistory int `json:"keptHistory,omitempty"`
 	// Summary stands for what is replaced.
 	Summary string `json:"summary"`
 	// Forced is true where the endpoint said that the prompt was too long.

@@ -327,12 +327,11 @@ func add[T any](all *[]T, e journal.Entry) error {
 // Messages are what was said since the prompt: each reply with the tools it asked for and what became of them. Calls that
 // have not ended are left out, as no endpoint accepts one without an answer, and so is a reply that says nothing beside them.
 // Those of a last reply, and those that the budget did not allow, never end.
-func (s *State) Messages() []model.Message {
-	var all []model.Message
-	for _, step := range s.Steps {
-		all = append(all, s.exchange(step)...)
-	}
-	return all
+func (s *State) Messages() []model.Message { return s.MessagesFrom(1) }
+
+// MessagesFrom are those of a step and of later ones.
+func (s *State) MessagesFrom(first int) []model.Message {
+	return s.between(first, len(s.Steps)+1)
 }
 
 // LastStep is the newest reply; nil if there is none.

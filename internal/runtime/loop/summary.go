@@ -30,7 +30,7 @@ Write the summary alone, in the language of the conversation, in at most 800 wor
 
 // summaryQuestion asks for a summary of messages. It fits into the room of the candidate; a prompt that was too long for the
 // endpoint tells how much that is where nobody else does.
-func (in *Input) summaryQuestion(c *Candidate, q *question, older []model.Message, forced bool) *question {
+func (in *Input) summaryQuestion(c *Candidate, q *question, earlier string, older []model.Message, forced bool) *question {
 	room := c.room()
 	if forced && (room == 0 || q.tokens < room) {
 		room = q.tokens
@@ -39,17 +39,17 @@ func (in *Input) summaryQuestion(c *Candidate, q *question, older []model.Messag
 	most := min(max(room-room/4, 0)*bytesPerRoom, maxTranscript)
 	r := model.Request{Messages: []model.Message{
 		{Role: model.RoleSystem, Name: "compaction", Content: summarise},
-		{Role: model.RoleUser, Name: "conversation", Content: fence.Untrusted("## Messages to summarise\nOldest first.", in.State.transcript(older, int(most)))},
+		{Role: model.RoleUser, Name: "conversation", Content: fence.Untrusted("## Messages to summarise\nOldest first.", transcript(earlier, older, int(most)))},
 	}}
 	return &question{request: r, step: q.step, purpose: ForCompaction, tokens: countPrompt(r)}
 }
 
 // transcript are messages as a text that is fit for a fence, at most about so many bytes long: an earlier summary, which takes up to
 // half of it, and the messages. What is too long loses the middle of its longest messages.
-func (s *State) transcript(older []model.Message, most int) string {
+func transcript(earlier string, older []model.Message, most int) string {
 	var before []string
-	if c := s.compaction(); c != nil {
-		before = []string{shortened(part("summary of what came before", c.Summary), most/2)}
+	if earlier != "" {
+		before = []string{shortened(part("summary of what came before", earlier), most/2)}
 		most -= len(before[0])
 	}
 	parts := spoken(older)

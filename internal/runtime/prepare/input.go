@@ -108,6 +108,8 @@ type Turn struct {
 	Message string
 	// Parameters are values of variables.
 	Parameters map[string]string
+	// Summary stands for what was said before History; empty for nothing. A model wrote it.
+	Summary string
 	// History, oldest first.
 	History []HistoryMessage
 	// Mode of the prompt; may be empty.

@@ -17,6 +17,7 @@ const (
 	MessageSystemPrompt    = "system_prompt"
 	MessageRuntimeMetadata = "runtime_metadata"
 	MessageMemoryContext   = "memory_context"
+	MessageSummary         = "conversation_summary"
 	MessageHistory         = "history"
 	MessageContextPack     = "context_pack"
 	MessageSkillContext    = "skill_context"
@@ -35,15 +36,23 @@ func messages(in Input, system prompt.System, shown turncontext.Context) []model
 		}
 	}
 	optional(MessageMemoryContext, memoryContext(shown.Memories))
-	all = append(all, HistoryMessages(in.Turn.History)...)
+	all = append(all, HistoryMessages(in.Turn.Summary, in.Turn.History)...)
 	optional(MessageContextPack, contextPack(shown))
 	optional(MessageSkillContext, skillContext(in))
 	return append(all, model.Message{Role: model.RoleUser, Name: MessageUser, Content: in.Turn.Message})
 }
 
-// HistoryMessages are the messages that show what was said before a request.
-func HistoryMessages(history []HistoryMessage) []model.Message {
-	all := make([]model.Message, 0, len(history))
+// HistoryMessages are the messages that show what was said before a request: a summary of the older part, empty for none, and
+// the newer one. The summary was made by a model from what users and tools have said, so it has no more weight than these, and is
+// fenced as they are.
+func HistoryMessages(summary string, history []HistoryMessage) []model.Message {
+	all := make([]model.Message, 0, len(history)+1)
+	if !fence.Blank(summary) {
+		all = append(all, model.Message{Role: model.RoleUser, Name: MessageSummary, Content: fence.Untrusted(
+			"## Summary of older messages\nIt stands for the conversation before the messages below. Work that it reports is done: do not do it again.",
+			fence.Block(summary),
+		)})
+	}
 	for _, h := range history {
 		all = append(all, model.Message{
 			Role: h.Role, Name: MessageHistory, Content: h.Content, ToolCalls: h.ToolCalls, ToolCallID: h.ToolCallID,

@@ -22,6 +22,8 @@ type Prepared struct {
 	Model    string `json:"model"`
 	// Messages in order.
 	Messages []model.Message `json:"messages"`
+	// Summary is the text of the message that stands for older messages; empty where there is none.
+	Summary string `json:"summary,omitempty"`
 	// Tools that the model is told of, in order.
 	Tools []prompt.Tool `json:"tools,omitempty"`
 	// Skills that the model may load, in order.
@@ -98,7 +100,7 @@ func Prepare(in Input) (*Prepared, error) {
 		return nil, err
 	}
 	return &Prepared{
-		Provider: in.Provider, Model: in.Model, Messages: messages(in, system, shown), Tools: tools, Skills: loadable(available),
+		Provider: in.Provider, Model: in.Model, Messages: messages(in, system, shown), Summary: in.Turn.Summary, Tools: tools, Skills: loadable(available),
 		Assembly: assembly, Sources: sources(shown.Facts),
 		Report: Report{
 			Report: system.Report, ContextHash: contextHash, Variables: variableNames(in.Profile.Variables), Profile: revision(in.Profile),

@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -43,8 +44,19 @@ type Turn struct {
 	KnownCost decimal.Decimal `json:"knownCost,omitzero"`
 	// ContextTokens of the last request and its reply.
 	ContextTokens int64 `json:"contextTokens,omitempty"`
+	// Compaction is set where the Turn has replaced older messages by a summary, and later Turns begin with that.
+	Compaction *Compaction `json:"compaction,omitempty"`
 	// Head is how far the conversation has got with this Turn. Add sets it. It is nil in entries of older versions.
 	Head *Head `json:"head,omitempty"`
+}
+
+// Compaction is what later Turns are told in place of the oldest entries. It is of the same entry as the Turn that paid for it, so
+// that it is neither lost nor bought again, whatever becomes of that Turn.
+type Compaction struct {
+	// Summary stands for what was said before First. A model wrote it.
+	Summary string `json:"summary"`
+	// First is the position of the first entry that is kept whole.
+	First int64 `json:"first"`
 }
 
 // Head is how far a conversation has got with one of its entries.
@@ -92,6 +104,26 @@ type Conversation struct {
 	SHA256 string
 	// Totals of the whole conversation, through its last entry.
 	Totals Totals
+}
+
+// Summary stands for what was said before this part; empty where nothing was, or where it is whole.
+func (c *Conversation) Summary() string {
+	for _, t := range slices.Backward(c.Turns) {
+		if t.Compaction != nil {
+			return t.Compaction.Summary
+		}
+	}
+	return ""
+}
+
+// Kept is the position of the first of the entries that have the last so many messages of this part. It is the position behind
+// this part for none.
+func (c *Conversation) Kept(messages int) int64 {
+	i := len(c.Turns)
+	for ; messages > 0 && i > 0; i-- {
+		messages -= len(c.Turns[i-1].Messages)
+	}
+	return c.First + int64(i)
 }
 
 // Messages are all that was said in this part, in order.
@@ -249,6 +281,9 @@ func (h Head) with(t Turn) Head {
 	h.KnownCost = h.KnownCost.Add(t.known())
 	if len(t.Messages) > 0 {
 		h.ContextTokens = t.ContextTokens
+	}
+	if t.Compaction != nil {
+		h.First = t.Compaction.First
 	}
 	return h
 }

@@ -50,20 +50,23 @@ func recordOf(p *prepare.Prepared, h *history) preparedRecord {
 	if at < 0 {
 		return preparedRecord{Prepared: p, History: &leftOut{history: *h}}
 	}
-	short.Messages = slices.DeleteFunc(slices.Clone(p.Messages), isHistory)
+	short.Messages, short.Summary = slices.DeleteFunc(slices.Clone(p.Messages), isHistory), ""
 	return preparedRecord{Prepared: &short, History: &leftOut{history: *h, At: at, Messages: len(p.Messages) - len(short.Messages)}}
 }
 
 // isHistory reports whether a message of a prompt was said before the Turn. They stand one after another.
-func isHistory(m model.Message) bool { return m.Name == prepare.MessageHistory }
+func isHistory(m model.Message) bool {
+	return m.Name == prepare.MessageHistory || m.Name == prepare.MessageSummary
+}
 
 // whole returns the prompt with the messages of a conversation.
 func (r preparedRecord) whole(c *session.Conversation) (*prepare.Prepared, error) {
-	said := prepare.HistoryMessages(historyOf(c))
+	said := prepare.HistoryMessages(c.Summary(), historyOf(c))
 	if r.History.At > len(r.Messages) || len(said) != r.History.Messages {
 		return nil, fmt.Errorf("%w: the prompt refers to %d messages and there are %d", session.ErrLost, r.History.Messages, len(said))
 	}
 	p := *r.Prepared
+	p.Summary = c.Summary()
 	p.Messages = slices.Insert(slices.Clone(p.Messages), r.History.At, said...)
 	return &p, nil
 }
@@ -151,7 +154,7 @@ func Expand(ctx context.Context, j journal.Journal, e journal.Entry) (journal.En
 	}
 	switch {
 	case errors.Is(err, session.ErrLost), errors.Is(err, journal.ErrDamaged), errors.Is(err, journal.ErrNewer):
-		return e, nil
+		return e, nil //nolint:nilerr // because a reference is what there is to show then
 	case err != nil:
 		return e, err
 	}

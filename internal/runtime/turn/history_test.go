@@ -2,12 +2,15 @@ package turn_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -234,6 +237,140 @@ func TestAJournalOfAnOlderVersionHasItsHistoryItself(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"First?", "One."}, told); diff != "" {
 		t.Errorf("the second model was told: -want +got:\n%s", diff)
+	}
+}
+
+// chatty is a model with a small window. It answers each question, and makes summaries.
+type chatty struct {
+	summaries int
+	requests  []model.Request
+	fails     bool
+}
+
+// Generate answers, or fails.
+func (c *chatty) Generate(_ context.Context, r model.Request) (model.Reply, error) {
+	if r.Messages[0].Name == "compaction" {
+		c.summaries++
+		return model.Reply{Text: fmt.Sprintf("Summary %d.", c.summaries), FinishReason: model.FinishStop}, nil
+	}
+	c.requests = append(c.requests, r)
+	if c.fails {
+		return model.Reply{}, &model.Error{Kind: model.Auth, Message: "the key has expired"}
+	}
+	question := r.Messages[len(r.Messages)-1].Content
+	return model.Reply{Text: "Re: " + question, FinishReason: model.FinishStop}, nil
+}
+
+// ask runs the next Turn, whose question is about 100 tokens long, in a window of 3000.
+func (c *chatty) ask(t *testing.T, j journal.Journal, n int) *turn.Result {
+	t.Helper()
+	link := loop.Candidate{ProviderName: "p0", Model: "m", Provider: c, Retry: loop.Retry{MaxAttempts: 1}, ContextWindow: 3000}
+	in := inTalk(fmt.Sprint("uid-", n), fmt.Sprintf("Question %d.%s", n, strings.Repeat(" word", 100)), link)
+	in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 80}
+	return mustRun(t, j, in)
+}
+
+// said are the messages that the newest request has of the conversation, by their first words.
+func (c *chatty) said() []string {
+	var all []string
+	for _, m := range c.requests[len(c.requests)-1].Messages {
+		switch {
+		case m.Name == prepare.MessageSummary:
+			all = append(all, m.Name)
+		case m.Role != model.RoleSystem:
+			all = append(all, m.Name+": "+m.Content[:strings.Index(m.Content, ".")+1])
+		}
+	}
+	return all
+}
+
+// TestASummaryIsBoughtOnceForASession: later Turns begin with it, and the last two exchanges stay whole.
+func TestASummaryIsBoughtOnceForASession(t *testing.T) {
+	for store, open := range journals {
+		for _, fails := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, the turn that pays fails %t", store, fails), func(t *testing.T) {
+				j, c, n := open(t), &chatty{}, 0
+				for c.summaries == 0 {
+					if n++; n > 20 {
+						t.Fatal("no summary was made")
+					}
+					c.ask(t, j, n)
+				}
+				want := []string{
+					"conversation_summary", fmt.Sprintf("history: Question %d.", n-2), fmt.Sprintf("history: Re: Question %d.", n-2),
+					fmt.Sprintf("history: Question %d.", n-1), fmt.Sprintf("history: Re: Question %d.", n-1), fmt.Sprintf("user_message: Question %d.", n),
+				}
+				if diff := cmp.Diff(want, c.said()); diff != "" {
+					t.Errorf("the Turn that is compacted is told a summary and the last two exchanges: -want +got:\n%s", diff)
+				}
+				for c.fails = fails; c.fails && c.summaries < 2; n++ {
+					c.ask(t, j, n+1) // it pays for the second summary, and fails
+					if c.fails = false; c.summaries < 2 {
+						c.ask(t, j, n+100)
+						c.fails = true
+					}
+				}
+				bought := c.summaries
+				if result := c.ask(t, j, n+1); c.summaries != bought || result.Counts.Compactions != 0 {
+					t.Errorf("%d summaries were bought, want %d: the next Turn must begin with the newest", c.summaries, bought)
+				}
+				last := c.requests[len(c.requests)-1].Messages
+				at := slices.IndexFunc(last, func(m model.Message) bool { return m.Name == prepare.MessageSummary })
+				if at < 0 || !strings.Contains(last[at].Content, fmt.Sprintf("Summary %d.", bought)) || strings.Count(last[at].Content, "</untrusted-text>") != 1 {
+					t.Fatalf("the next Turn is told %q, want summary %d within one fence", c.said(), bought)
+				}
+				for _, e := range entries(t, j, fmt.Sprint("uid-", n+1)) {
+					if bytes.Contains(e.Payload, []byte("Summary ")) {
+						t.Errorf("entry %q repeats the summary", e.Kind)
+					}
+					whole, err := turn.Expand(t.Context(), j, e)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if e.Kind != journal.Prepared {
+						continue
+					}
+					if diff := cmp.Diff(last, decoded[prepare.Prepared](t, whole).Messages); diff != "" {
+						t.Errorf("readers see the messages of the request: -want +got:\n%s", diff)
+					}
+				}
+			})
+		}
+	}
+}
+
+// measured counts the entries of the Session that are read.
+type measured struct {
+	journal.Journal
+	entries int
+}
+
+// Read counts.
+func (m *measured) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	return func(yield func(journal.Entry, error) bool) {
+		for e, err := range m.Journal.Read(ctx, uid, after) {
+			if uid == "talk-uid" {
+				m.entries++
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+// TestACompactedConversationIsNotReadAsAWhole: what a Turn reads must not grow with the conversation.
+func TestACompactedConversationIsNotReadAsAWhole(t *testing.T) {
+	j, c := &measured{Journal: &journaltest.Memory{}}, &chatty{}
+	for n := range 60 {
+		j.entries = 0
+		c.ask(t, j, n)
+		if j.entries > 25 {
+			t.Fatalf("Turn %d has read %d entries of its Session, want no more than since the last summary", n+1, j.entries)
+		}
+	}
+	if c.summaries < 5 || c.summaries > 40 {
+		t.Errorf("%d summaries were bought for 60 Turns, want one every few Turns", c.summaries)
 	}
 }
 

@@ -105,7 +105,7 @@ type frozen struct {
 // freeze is what the journal keeps of an input.
 func freeze(in prepare.Input, number int64, h *history) frozen {
 	if h != nil {
-		in.Turn.History = nil
+		in.Turn.History, in.Turn.Summary = nil, ""
 	}
 	return frozen{Input: in, Zone: in.Now.Location().String(), Number: number, History: h}
 }

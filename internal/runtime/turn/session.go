@@ -30,7 +30,7 @@ func (r *run) recall(ctx context.Context, in *prepare.Input) (number int64, err 
 	if err != nil {
 		return 0, fmt.Errorf("failed to read the history of session %q: %w", r.in.Session.Name, err)
 	}
-	in.Turn.History, r.conversation = historyOf(c), c
+	in.Turn.Summary, in.Turn.History, r.conversation = c.Summary(), historyOf(c), c
 	r.history = &history{SessionUID: r.in.Session.UID, First: c.First, Through: c.Through, SHA256: c.SHA256}
 	return c.Totals.Turns + 1, nil
 }
@@ -39,7 +39,7 @@ func (r *run) recall(ctx context.Context, in *prepare.Input) (number int64, err 
 func (r *run) remind(ctx context.Context, in *prepare.Input, h history) error {
 	c, err := r.referenced(ctx, h)
 	if err == nil {
-		in.Turn.History = historyOf(c)
+		in.Turn.Summary, in.Turn.History = c.Summary(), historyOf(c)
 	}
 	return err
 }
@@ -71,7 +71,7 @@ func (r *run) remembered() (*Result, error) {
 	if len(r.past.loop.Requests) == 0 {
 		place, err = session.Latest(r.life, r.engine.Journal, s.UID)
 	} else {
-		place, err = session.Add(r.life, s.UID, r.said(), after, r.options())
+		place, err = r.added(after)
 	}
 	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
 		apart := *result
@@ -83,6 +83,33 @@ func (r *run) remembered() (*Result, error) {
 	}
 	result.Session = &Place{UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last, Totals: place.Totals}
 	return result, nil
+}
+
+// added adds the Turn to the history of its Session, behind a position.
+func (r *run) added(after int64) (session.Place, error) {
+	t := r.said()
+	var err error
+	if t.Compaction, err = r.compaction(); err != nil {
+		return session.Place{}, err
+	}
+	return session.Add(r.life, r.in.Session.UID, t, after, r.options())
+}
+
+// compaction is what later Turns of the Session begin with in place of older messages: the newest summary that this Turn has paid
+// for, whatever its end. It is nil where there is none, or where what it stands for is gone.
+func (r *run) compaction() (*session.Compaction, error) {
+	newest, h := r.past.loop.LastCompaction(), r.reference()
+	if newest == nil || h == nil {
+		return nil, nil //nolint:nilnil // because "none" is an answer, not an error
+	}
+	c, err := h.read(r.life, r.engine.Journal)
+	switch {
+	case errors.Is(err, session.ErrLost), errors.Is(err, journal.ErrDamaged):
+		return nil, nil //nolint:nilnil,nilerr // because "none" is an answer, not an error
+	case err != nil:
+		return nil, err
+	}
+	return &session.Compaction{Summary: newest.Summary, First: c.Kept(newest.KeptHistory)}, nil
 }
 
 // said is what the Turn adds to its conversation: what it took with the Turns of its sub-agents, and all messages, if it was
@@ -103,7 +130,7 @@ func (r *run) said() session.Turn {
 	t.ContextTokens = last.Reply.Usage.InputTokens + last.Reply.Usage.OutputTokens
 	if p := r.past.prepared; p != nil && result.Stop.answered() {
 		user := p.Messages[len(p.Messages)-1] // the user's message is the last one of a prompt
-		t.Messages = append([]model.Message{{Role: user.Role, Content: user.Content}}, exchanged(&r.past.loop, result)...)
+		t.Messages = append([]model.Message{{Role: user.Role, Content: user.Content}}, exchanged(&r.past.loop, result, r.reference() != nil)...)
 	}
 	return t
 }
@@ -154,9 +181,13 @@ func withoutDraft(all []model.Message) []model.Message {
 
 // exchanged is what was said after the user's message, as later Turns are told it: without drafts that did not fit a schema,
 // and with the answer at the end, whoever gave it.
-func exchanged(s *loop.State, result *Result) []model.Message {
+func exchanged(s *loop.State, result *Result, referred bool) []model.Message {
 	var all []model.Message
-	for _, m := range s.Messages() {
+	first := 1
+	if c := s.LastCompaction(); c != nil && referred {
+		first = c.From // the summary, which the Session keeps, stands for the steps before
+	}
+	for _, m := range s.MessagesFrom(first) {
 		if m.Name == loop.MessageViolations {
 			all = withoutDraft(all)
 			continue
