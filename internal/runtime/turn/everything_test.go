@@ -10,6 +10,8 @@ import (
 
 	"github.com/shopspring/decimal"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -182,7 +184,10 @@ func (w *world) checkEverything(t *testing.T, result *turn.Result, said session.
 			t.Errorf("later Turns are told of a draft that was not accepted, or of why: %+v", m)
 		}
 	}
-	if last := said.Messages[len(said.Messages)-1]; replies != 4 || last.Content != checkedAnswer {
-		t.Errorf("later Turns are told of %d replies, the last %+v, want four and the answer", replies, last)
+	if last := said.Messages[len(said.Messages)-1]; replies != 3 || last.Content != checkedAnswer {
+		t.Errorf("later Turns are told of %d replies, the last %+v, want three and the answer: the summary stands for the first", replies, last)
+	}
+	if diff := cmp.Diff(&session.Compaction{Summary: "They have looked for it.", First: 1}, said.Compaction); diff != "" {
+		t.Errorf("later Turns begin with the summary that this one has paid for: -want +got:\n%s", diff)
 	}
 }
