@@ -96,6 +96,17 @@ const (
 	ReasonBudgetUsed = "BudgetUsed"
 )
 
+// ConditionHistoryComplete is the condition of a Session, and of a Turn in one, that says whether the journal has all that was said
+// in the conversation. A Turn has it only where it is False.
+const (
+	ConditionHistoryComplete = "HistoryComplete"
+	// ReasonHistoryComplete surfaces on HistoryComplete=True of a Session when its history is whole.
+	ReasonHistoryComplete = "Complete"
+	// ReasonHistoryLost surfaces on HistoryComplete=False of a Session and of a Turn when the store of the journal does not have the
+	// history of earlier Turns any more. It surfaces on Ready=False of a Session whose onHistoryLoss is Wait until its spec changes.
+	ReasonHistoryLost = "HistoryLost"
+)
+
 // Conditions of a Turn.
 const (
 	// ConditionSucceeded is the main condition of a Turn: Unknown until the end, then True or False for ever.
@@ -194,6 +205,8 @@ const (
 	EventAwaitingApproval = "AwaitingApproval"
 	// EventToolsMissing is emitted, at the end, when the Turn ran without the tools of a ToolServer that nobody had ever reached.
 	EventToolsMissing = "ToolsMissing"
+	// EventHistoryLost is emitted on a Session when a Turn of it found that the history of earlier Turns was lost.
+	EventHistoryLost = "HistoryLost"
 	// EventContextWarning is emitted, at the end, when the conversation has come near the model's context window.
 	EventContextWarning = "ContextWarning"
 	// EventResumed is emitted when a Turn that was cut off or suspended was taken up again from what its journal held.

@@ -23,7 +23,25 @@ type SessionSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=31536000
 	TTLSecondsAfterLastTurn *int32 `json:"ttlSecondsAfterLastTurn,omitempty"`
+
+	// onHistoryLoss is what the next Turn does when the store of the journal has lost the history of earlier Turns. Continue: it
+	// runs, and the model is told that earlier history is missing. Wait: the Turns of the session wait until its spec changes; the
+	// next one then looks again.
+	// +optional
+	// +kubebuilder:default=Continue
+	OnHistoryLoss OnHistoryLoss `json:"onHistoryLoss,omitempty"`
 }
+
+// OnHistoryLoss is what the next Turn of a session does when the history of earlier ones was lost.
+// +kubebuilder:validation:Enum=Continue;Wait
+type OnHistoryLoss string
+
+const (
+	// OnHistoryLossContinue runs the Turn, which is told that earlier history is missing.
+	OnHistoryLossContinue OnHistoryLoss = "Continue"
+	// OnHistoryLossWait makes the Turns wait until the spec of the session changes.
+	OnHistoryLossWait OnHistoryLoss = "Wait"
+)
 
 // SessionBudget bounds a session.
 // +kubebuilder:validation:MinProperties=1
@@ -56,7 +74,8 @@ type SessionStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the session: Ready, which is False once the budget is used up.
+	// conditions of the session: Ready, which is False once the budget is used up, and HistoryComplete, which is False once the
+	// history of Turns was lost.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -67,6 +86,11 @@ type SessionStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Turns int64 `json:"turns,omitempty"`
+
+	// missingTurns is how many of these Turns have lost their history. Their usage and cost still count.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	MissingTurns int64 `json:"missingTurns,omitempty"`
 
 	// lastTurnName is the name of the last of them.
 	// +optional
@@ -103,6 +127,7 @@ type SessionStatus struct {
 // +kubebuilder:printcolumn:name="Turns",type=integer,JSONPath=`.status.turns`
 // +kubebuilder:printcolumn:name="Tokens",type=integer,JSONPath=`.status.usage.totalTokens`
 // +kubebuilder:printcolumn:name="Cost",type=string,JSONPath=`.status.usage.cost.amount`
+// +kubebuilder:printcolumn:name="History",type=string,JSONPath=`.status.conditions[?(@.type=="HistoryComplete")].reason`
 // +kubebuilder:printcolumn:name="Last",type=string,JSONPath=`.status.lastTurnName`
 // +kubebuilder:printcolumn:name="Subject",type=string,priority=1,JSONPath=`.spec.subject`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

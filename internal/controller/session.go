@@ -83,6 +83,13 @@ func (r *SessionReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 // kstatus calls stalled.
 func reportSession(s *v1alpha1.Session, now time.Time) {
 	ready := finding{holds: true, reason: v1alpha1.ReasonOpen, message: "the session takes turns"}
+	if meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionHistoryComplete) == nil {
+		finding{holds: true, reason: v1alpha1.ReasonHistoryComplete, message: "the journal has all that was said"}.
+			set(&s.Status.Conditions, v1alpha1.ConditionHistoryComplete, s.Generation, now)
+	}
+	if why := translate.WaitsForHistory(s); why != "" {
+		ready = finding{reason: v1alpha1.ReasonHistoryLost, message: why}
+	}
 	if used := translate.BudgetUsed(s); used != "" {
 		ready = finding{
 			reason:  v1alpha1.ReasonBudgetUsed,

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -27,7 +29,10 @@ func sessionNews() predicate.Predicate {
 // totalsOf is the part of a Session's status that executors write.
 func totalsOf(s *v1alpha1.Session) v1alpha1.SessionStatus {
 	totals := s.Status
-	totals.Conditions, totals.ObservedGeneration = nil, 0
+	totals.ObservedGeneration, totals.Conditions = 0, nil
+	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionHistoryComplete); c != nil && c.Status == metav1.ConditionFalse {
+		totals.Conditions = []metav1.Condition{*c}
+	}
 	return totals
 }
 

@@ -131,6 +131,18 @@ func whenSessionClosed(v view) (decision, bool) {
 	}, true
 }
 
+// whenHistoryLost makes a Turn wait whose Session has lost its history, where the Session's policy says so.
+func whenHistoryLost(v view) (decision, bool) {
+	why := translate.WaitsForHistory(v.session)
+	if why == "" {
+		return decision{}, false
+	}
+	return decision{
+		action: wait, reason: v1alpha1.TurnReasonWaitingForSession, after: untilDeadline(v),
+		message: fmt.Sprintf("Session %q: %s", v.session.Name, why),
+	}, true
+}
+
 // enter decides on a Turn that may be bound by what its Session says, which is made if it is not there. A Turn that was bound
 // before has entered it, unless the Session was deleted before its prompt was made.
 //
@@ -154,7 +166,7 @@ func (r *TurnReconciler) enter(ctx context.Context, v view, d decision) (decisio
 	if v.session, err = r.session(ctx, v.turn); err != nil || v.session == nil {
 		return decision{action: nothing, after: staleInterval}, err
 	}
-	for _, p := range []policy{whenSessionDeleted, whenSessionClosed} {
+	for _, p := range []policy{whenSessionDeleted, whenSessionClosed, whenHistoryLost} {
 		if other, ok := p(v); ok {
 			return other, nil
 		}

@@ -51,6 +51,9 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		return nil, err
 	}
 	in.Executor, in.Epoch = e.Name, r.epoch
+	if in.Session != nil {
+		in.Session.OnLoss = e.onLoss(t)
+	}
 	if ahead := start.Sub(now); ahead > apiclock.Tolerance {
 		e.Log.Info("Warning: a turn was started later than now, so that a clock is wrong; it gets the whole of its time", "turn", r.key(), "aheadSeconds", ahead.Seconds())
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -41,6 +42,30 @@ func (e *unreadError) Unwrap() error { return e.error }
 // sessionGone is the wait of a Turn that has no prompt yet for a Session that was deleted after the Turn was bound.
 func sessionGone(name string) error {
 	return &notReadyError{v1alpha1.TurnReasonWaitingForSession, fmt.Sprintf("Session %q was deleted; it is made anew", name)}
+}
+
+// onLoss returns what happens when a Turn finds that the history of earlier Turns of its Session was lost: the Session says so, and
+// the Turn goes on or waits, as the Session's policy says.
+func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing int64) error {
+	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
+	return func(ctx context.Context, missing int64) error {
+		var s v1alpha1.Session
+		if err := e.Reader.Get(ctx, key, &s); err != nil {
+			return &unreadError{fmt.Errorf("failed to get session %q: %w", key.Name, err)}
+		}
+		if translate.LoseHistory(&s, missing, e.Now()) {
+			if err := e.Client.Status().Update(ctx, &s); err != nil {
+				return &unreadError{fmt.Errorf("failed to write the status of session %q: %w", key.Name, err)}
+			}
+			e.Log.Info("The history of a session was lost", "session", key, "missingTurns", s.Status.MissingTurns)
+			e.Events.Eventf(&s, nil, corev1.EventTypeWarning, v1alpha1.EventHistoryLost, "Recall",
+				"The journal does not have the history of %d of %d turns any more", s.Status.MissingTurns, s.Status.Turns)
+		}
+		if why := translate.WaitsForHistory(&s); why != "" {
+			return &notReadyError{v1alpha1.TurnReasonWaitingForSession, fmt.Sprintf("Session %q: %s", key.Name, why)}
+		}
+		return nil
+	}
 }
 
 // total writes what the Turns of a Session took by now into its status, until that succeeds. It comes before the end of the

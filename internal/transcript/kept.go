@@ -142,7 +142,7 @@ var kept = map[journal.Kind]rule{
 			"callID": callID{}, "name": toolName{}, "step": aNumber, "outcome": aWord, "durationMilliseconds": aNumber, "bytes": aNumber,
 			"artifact": anOutput, "turn": aName, "decidedBy": aName,
 		}},
-		"toolsLeftOut": aNumber, "toolServersMissing": each{aName}, "warned": aSwitch, "subAgents": fields{"usage": usage, "cost": cost},
+		"toolsLeftOut": aNumber, "toolServersMissing": each{aName}, "warned": aSwitch, "missingTurns": aNumber, "subAgents": fields{"usage": usage, "cost": cost},
 		"descendants": aNumber,
 	},
 	journal.SessionTurn: fields{

@@ -56,7 +56,7 @@ func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, s *v1alpha1.Sessio
 	}
 	in.Limits.MaxDescendants = v1alpha1.MaxDescendants(t.Spec.Limits, a.Spec.Limits)
 	if s != nil {
-		in.Session = &turn.Session{UID: string(s.UID), Name: s.Name}
+		in.Session = &turn.Session{UID: string(s.UID), Name: s.Name, Known: KnownTotals(s)}
 	}
 	first, wrong := FirstModel(t, a)
 	if wrong != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shopspring/decimal"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -28,6 +29,7 @@ func SessionTotals(s *v1alpha1.Session, totals session.Totals, turnName string, 
 	if totals.Turns > before.Turns || before.LastTurnTime == nil { // a write that is done again keeps its time
 		after.LastTurnTime = new(metav1.NewMicroTime(end))
 	}
+	after.MissingTurns = max(before.MissingTurns, totals.Missing)
 	after.KnownCost = ""
 	if totals.KnownCost.IsPositive() {
 		after.KnownCost = totals.KnownCost.String()
@@ -40,6 +42,45 @@ func SessionTotals(s *v1alpha1.Session, totals session.Totals, turnName string, 
 	}
 	s.Status = *after
 	return true
+}
+
+// KnownTotals are what the status of a Session says of its Turns. The journal of its history must not know less.
+func KnownTotals(s *v1alpha1.Session) session.Totals {
+	known := session.Totals{Turns: s.Status.Turns, KnownCost: cost(s), ContextTokens: s.Status.ContextTokens, Missing: s.Status.MissingTurns}
+	if u := s.Status.Usage; u != nil {
+		known.Usage = model.Usage{
+			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, ReasoningTokens: u.ReasoningTokens, CacheReadTokens: u.CacheReadTokens,
+		}
+		if u.Cost != nil {
+			known.Cost = &finalize.Cost{Amount: u.Cost.Amount, Currency: u.Cost.Currency}
+		}
+	}
+	return known
+}
+
+// LoseHistory writes into the status of a Session that the history of some of its Turns is gone, and reports whether that is news.
+func LoseHistory(s *v1alpha1.Session, missing int64, now time.Time) (changed bool) {
+	before := s.Status.DeepCopy()
+	s.Status.MissingTurns = max(s.Status.MissingTurns, missing)
+	message := fmt.Sprintf("the journal does not have the history of %d of %d turns any more", s.Status.MissingTurns, s.Status.Turns)
+	if s.Spec.OnHistoryLoss == v1alpha1.OnHistoryLossWait {
+		message += "; the turns of the session wait: set spec.onHistoryLoss to Continue to go on without it, or create a new Session"
+	}
+	meta.SetStatusCondition(&s.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionHistoryComplete, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonHistoryLost, Message: message,
+		ObservedGeneration: s.Generation, LastTransitionTime: metav1.NewTime(now),
+	})
+	return !equality.Semantic.DeepEqual(before, &s.Status)
+}
+
+// WaitsForHistory says why the Turns of a Session wait because its history was lost; empty if they do not. A change of the spec
+// lets the next Turn look again.
+func WaitsForHistory(s *v1alpha1.Session) string {
+	c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionHistoryComplete)
+	if c == nil || c.Status != metav1.ConditionFalse || s.Spec.OnHistoryLoss != v1alpha1.OnHistoryLossWait || c.ObservedGeneration != s.Generation {
+		return ""
+	}
+	return c.Message
 }
 
 // BudgetUsed says which parts of a Session's budget are used up, with their figures, such as

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -123,5 +124,28 @@ func TestBudgets(t *testing.T) {
 	}
 	if got := Remaining(nil); got != nil {
 		t.Errorf("no session leaves no limits, got %+v", got)
+	}
+}
+
+// TestALossOfHistory is written once, keeps the totals, and holds Turns only while the policy says so and nobody has changed the spec.
+func TestALossOfHistory(t *testing.T) {
+	s := &v1alpha1.Session{}
+	s.Generation, s.Spec.OnHistoryLoss, s.Status.Turns = 2, v1alpha1.OnHistoryLossWait, 5
+	if !LoseHistory(s, 4, time.Unix(1, 0)) || LoseHistory(s, 4, time.Unix(2, 0)) || s.Status.MissingTurns != 4 || s.Status.Turns != 5 {
+		t.Errorf("want the loss written once, beside the totals: %+v", s.Status)
+	}
+	if why := WaitsForHistory(s); !strings.Contains(why, "4 of 5 turns") || !strings.Contains(why, "set spec.onHistoryLoss to Continue") {
+		t.Errorf("Turns wait for %q, want what is missing and what to do", why)
+	}
+	s.Generation++
+	if why := WaitsForHistory(s); why != "" {
+		t.Errorf("Turns wait for %q, want the next one to look again after a change", why)
+	}
+	s.Spec.OnHistoryLoss = v1alpha1.OnHistoryLossContinue
+	if LoseHistory(s, 4, time.Unix(3, 0)); WaitsForHistory(s) != "" {
+		t.Error("Turns wait, want them to go on")
+	}
+	if known := KnownTotals(s); known.Turns != 5 || known.Missing != 4 {
+		t.Errorf("known are %+v, want the totals of the status", known)
 	}
 }

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -55,6 +56,10 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 		if p := r.Session; p != nil {
 			s.Decision.SessionName, s.Decision.TurnNumber = p.Name, p.Number
 		}
+	}
+	if n := r.MissingTurns; n > 0 {
+		setCondition(t, v1alpha1.ConditionHistoryComplete, metav1.ConditionFalse, v1alpha1.ReasonHistoryLost,
+			fmt.Sprintf("the history of %d earlier turns of the session was lost: the model was not shown it", n), now)
 	}
 	status, reason := verdict(r.Stop)
 	End(t, status, reason, r.Message, now)

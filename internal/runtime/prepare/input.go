@@ -108,6 +108,8 @@ type Turn struct {
 	Message string
 	// Parameters are values of variables.
 	Parameters map[string]string
+	// MissingTurns is how many earlier Turns of the conversation are not among History because they were lost.
+	MissingTurns int64
 	// Summary stands for what was said before History; empty for nothing. A model wrote it.
 	Summary string
 	// History, oldest first.

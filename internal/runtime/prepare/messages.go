@@ -1,6 +1,7 @@
 package prepare
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -65,6 +66,10 @@ func runtimeMetadata(in Input) string {
 	lines := []string{"Facts of this run, set by the system that runs it:"}
 	if s := in.Turn.Session; s != nil && s.ID != "" {
 		lines = append(lines, "- session_id: "+fence.Line(s.ID))
+	}
+	if n := in.Turn.MissingTurns; n > 0 {
+		lines = append(lines, fmt.Sprintf("- missing_history: %d earlier turns of this conversation were lost and are not shown; "+
+			"do not guess what was said in them, ask if you need it", n))
 	}
 	return strings.Join(append(lines,
 		"- provider: "+fence.Line(in.Provider),

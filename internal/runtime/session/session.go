@@ -288,19 +288,42 @@ func (h Head) with(t Turn) Head {
 	return h
 }
 
+// Since is what a Turn knows of its conversation beside the journal.
+type Since struct {
+	// After is the position behind which the entry of the Turn may be: the end of the conversation when the Turn began. It is 0
+	// where that is not known.
+	After int64
+	// Known are the totals that were recorded outside of the journal, as in the status of the Session. A journal with fewer
+	// Turns has lost some: their totals still count.
+	Known Totals
+	// Number of the Turn in the conversation, from 1; 0 where that is not known. Known totals with as many Turns have this one.
+	Number int64
+}
+
+// MissingOf is how many Turns of a conversation have lost their history: those that the journal knows of, and those that it does
+// not have although they are known.
+func (t Totals) MissingOf(known Totals) int64 { return t.Missing + max(0, known.Turns-t.Turns) }
+
+// Whole are these totals, or the known ones where the journal has fewer Turns.
+func (t Totals) Whole(known Totals) Totals {
+	if known.Turns <= t.Turns {
+		return t
+	}
+	known.Missing = t.MissingOf(known)
+	return known
+}
+
 // maxTries is how often Add finds that the history is not what it has read. It happens once or twice where others add at
 // the same time, and each time while the history is being purged.
 const maxTries = 10
 
-// Add adds a Turn at the end, unless it is there, and returns where the conversation ends then. The entries that the Turn may
-// have are those behind a position, which is the end of the conversation when the Turn began; 0 for all. While the store fails
-// Add tries again, as the options say; their Apply, First, Known and After are its own. It returns ErrSequence where the history stays
+// Add adds a Turn at the end, unless it is there, and returns where the conversation ends then. While the store fails Add tries again, as the options say; their Apply, First, Known and After are its own. It returns ErrSequence where the history stays
 // other than it can be read, as that of a Session that was deleted.
-func Add(ctx context.Context, uid string, t Turn, after int64, o journal.Options) (Place, error) {
+func Add(ctx context.Context, uid string, t Turn, since Since, o journal.Options) (Place, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
 	return backoff.Retry(ctx, func() (Place, error) {
-		p, err := add(ctx, uid, t, after, o)
+		p, err := add(ctx, uid, t, since, o)
 		if err != nil && !errors.Is(err, journal.ErrSequence) {
 			return Place{}, backoff.Permanent(err)
 		}
@@ -308,7 +331,8 @@ func Add(ctx context.Context, uid string, t Turn, after int64, o journal.Options
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0), backoff.WithMaxTries(maxTries))
 }
 
-func add(ctx context.Context, uid string, t Turn, after int64, o journal.Options) (Place, error) {
+func add(ctx context.Context, uid string, t Turn, since Since, o journal.Options) (Place, error) {
+	after := since.After
 	f, log, err := open(ctx, uid, t.UID, max(after, 1), o)
 	if err == nil && (f.unknown || f.at < after) && after > 1 { // an older version's entries, or fewer than there were
 		f, log, err = open(ctx, uid, t.UID, 1, o)
@@ -316,12 +340,23 @@ func add(ctx context.Context, uid string, t Turn, after int64, o journal.Options
 	if err != nil || f.number > 0 {
 		return f.place(f.number), err
 	}
-	head := f.head.with(t)
-	t.Head = &head
+	t.Head = f.head.next(t, since)
 	if err := log.Append(ctx, journal.Record{Kind: journal.SessionTurn, Payload: t}); err != nil {
 		return Place{}, err
 	}
 	return f.place(f.number), nil
+}
+
+// next is the head with the entry of a Turn. Where the journal has lost Turns, it goes on from the totals that are known.
+func (h Head) next(t Turn, since Since) *Head {
+	lost := since.Known.Turns > h.Turns
+	h.Totals = h.Whole(since.Known)
+	if lost && since.Number > 0 && since.Known.Turns >= since.Number { // they have this Turn
+		h.Missing--
+		return &h
+	}
+	h = h.with(t)
+	return &h
 }
 
 // epoch of all entries: it is the Turns' epochs that fence.

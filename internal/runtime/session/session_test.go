@@ -66,7 +66,7 @@ func add(t *testing.T, j journal.Journal, turns ...session.Turn) (at session.Pla
 	t.Helper()
 	for _, turn := range turns {
 		var err error
-		if at, err = session.Add(t.Context(), "s", turn, 0, journal.Options{Journal: j, Now: now}); err != nil {
+		if at, err = session.Add(t.Context(), "s", turn, session.Since{}, journal.Options{Journal: j, Now: now}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -178,7 +178,7 @@ func TestAHistoryOfAnOlderVersion(t *testing.T) {
 		t.Errorf("Latest = %+v, %v; want both Turns", latest, err)
 	}
 	for _, after := range []int64{0, 2} {
-		at, err := session.Add(t.Context(), "s", answered("c"), after, journal.Options{Journal: j, Now: now})
+		at, err := session.Add(t.Context(), "s", answered("c"), session.Since{After: after}, journal.Options{Journal: j, Now: now})
 		if err != nil || at.Number != 3 || at.Totals.Usage.InputTokens != 60 {
 			t.Errorf("Add behind entry %d = %+v, %v; want Turn 3 with the totals of all", after, at, err)
 		}
@@ -207,7 +207,7 @@ func TestTheEndOfATurnReadsNoHistory(t *testing.T) {
 	j := &counting{Journal: &journaltest.Memory{}}
 	for i := range int64(50) {
 		j.entries = 0
-		at, err := session.Add(t.Context(), "s", answered(fmt.Sprint(i)), i, journal.Options{Journal: j, Now: now})
+		at, err := session.Add(t.Context(), "s", answered(fmt.Sprint(i)), session.Since{After: i}, journal.Options{Journal: j, Now: now})
 		if err != nil || at.Number != i+1 || j.entries > 1 {
 			t.Fatalf("Add = %+v, %v after it has read %d entries; want number %d and one entry at most", at, err, j.entries, i+1)
 		}
@@ -268,7 +268,7 @@ func TestTurnsAreAddedAtOnce(t *testing.T) {
 				for range each {
 					wg.Go(func() {
 						uid := fmt.Sprintf("u%d", i)
-						at, err := session.Add(t.Context(), "s", answered(uid), 0, journal.Options{Journal: j, Now: now})
+						at, err := session.Add(t.Context(), "s", answered(uid), session.Since{}, journal.Options{Journal: j, Now: now})
 						if err != nil || at.Number == 0 {
 							t.Errorf("Add(%s) = %+v, %v; want it to have a number", uid, at, err)
 						}
@@ -320,7 +320,7 @@ func TestAStoreThatFails(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		j := &failing{Memory: &journaltest.Memory{}, left: 1}
-		if h, err := session.Add(ctx, "s", answered("a"), 0, journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != (session.Place{}) {
+		if h, err := session.Add(ctx, "s", answered("a"), session.Since{}, journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != (session.Place{}) {
 			t.Errorf("Add = %v, %v; want it given up with the life of the run", h, err)
 		}
 	})
@@ -342,7 +342,7 @@ func (p *purged) Append(context.Context, string, ...journal.Entry) error {
 func TestAHistoryThatIsBeingPurged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, since := &purged{}, time.Now()
-		h, err := session.Add(t.Context(), "s", answered("a"), 0, journal.Options{Journal: j, Now: now})
+		h, err := session.Add(t.Context(), "s", answered("a"), session.Since{}, journal.Options{Journal: j, Now: now})
 		if took := time.Since(since); !errors.Is(err, journal.ErrSequence) || h != (session.Place{}) || j.tries != 10 || took < time.Second || took > 10*time.Second {
 			t.Errorf("Add = %+v, %v after %d tries in %s; want it given up after 10 in some seconds", h, err, j.tries, took)
 		}
@@ -352,7 +352,7 @@ func TestAHistoryThatIsBeingPurged(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
 			j := &purged{}
-			if _, err := session.Add(ctx, "s", answered("a"), 0, journal.Options{Journal: j, Now: now}); !errors.Is(err, context.DeadlineExceeded) || j.tries != 1 {
+			if _, err := session.Add(ctx, "s", answered("a"), session.Since{}, journal.Options{Journal: j, Now: now}); !errors.Is(err, context.DeadlineExceeded) || j.tries != 1 {
 				t.Errorf("Add: %v after %d tries, want the end of the run", err, j.tries)
 			}
 		})

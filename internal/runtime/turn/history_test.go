@@ -22,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
@@ -372,6 +373,66 @@ func TestACompactedConversationIsNotReadAsAWhole(t *testing.T) {
 	if c.summaries < 5 || c.summaries > 40 {
 		t.Errorf("%d summaries were bought for 60 Turns, want one every few Turns", c.summaries)
 	}
+}
+
+// TestASessionThatLostItsHistory: its totals never go down, each prompt says what is missing, and the policy decides whether the
+// next Turn runs.
+func TestASessionThatLostItsHistory(t *testing.T) {
+	for store, open := range journals {
+		t.Run(store, func(t *testing.T) {
+			c, _ := candidate("p0", 1, says("Yes."))
+			var known session.Totals
+			for i, j := range []journal.Journal{open(t), open(t)} {
+				for n := range 3 {
+					in := inTalk(fmt.Sprint("uid-", i, n), "Is it so?", c)
+					in.Session.Known = known
+					told := int64(0)
+					in.Session.OnLoss = func(_ context.Context, missing int64) error {
+						told = missing
+						return nil
+					}
+					result := mustRun(t, j, in)
+					after := result.Session.Totals
+					if after.Turns != known.Turns+1 || after.Usage.InputTokens != known.Usage.InputTokens+1000 || after.KnownCost.LessThanOrEqual(known.KnownCost) {
+						t.Errorf("after Turn %d of store %d the totals are %+v, want those before and one more Turn: %+v", n+1, i+1, after, known)
+					}
+					missing := int64(3 * i)
+					if after.Missing != missing || result.MissingTurns != missing || (told > 0) != (i == 1 && n == 0) {
+						t.Errorf("Turn %d of store %d misses %d Turns and the Session %d, and %d were told; want %d, told once", n+1, i+1, result.MissingTurns, after.Missing, told, missing)
+					}
+					prepared := ""
+					for _, e := range entries(t, j, in.UID) {
+						if e.Kind == journal.Prepared {
+							prepared = string(e.Payload)
+						}
+					}
+					if strings.Contains(prepared, "- missing_history: 3 earlier turns") != (i == 1) {
+						t.Errorf("the prompt of Turn %d of store %d must say what is missing, and nothing where nothing is", n+1, i+1)
+					}
+					if in.Epoch = 2; n == 0 { // it is run again, as after a kill between its end and the status of the Session
+						if again := mustRun(t, j, in); !cmp.Equal(again.Session.Totals, after) {
+							t.Errorf("run again, the totals are %+v, want %+v", again.Session.Totals, after)
+						}
+						in.Session.Known = after
+						if again := mustRun(t, j, in); !cmp.Equal(again.Session.Totals, after) {
+							t.Errorf("run again after the status was written, the totals are %+v, want %+v", again.Session.Totals, after)
+						}
+					}
+					known = after
+				}
+			}
+		})
+	}
+	t.Run("the policy is to wait", func(t *testing.T) {
+		c, s := candidate("p0", 1, says("never asked"))
+		in := inTalk("uid", "Is it so?", c)
+		in.Session.Known = session.Totals{Turns: 4}
+		in.Session.OnLoss = func(context.Context, int64) error { return errBroken }
+		j := &journaltest.Memory{}
+		if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, errBroken) || s.asked() != 0 || len(entries(t, j, "uid")) != 0 {
+			t.Errorf("Run: %v after %d requests, want the policy's error and an empty journal", err, s.asked())
+		}
+	})
 }
 
 // BenchmarkALongConversation measures a Turn at the start and at the end of a conversation of 160 Turns, in a file.

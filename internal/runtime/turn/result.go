@@ -75,6 +75,8 @@ type Result struct {
 	SubAgents *SubAgents `json:"subAgents,omitempty"`
 	// Descendants is how many Turns count against the limit of those that sub-agents create.
 	Descendants int `json:"descendants,omitempty"`
+	// MissingTurns is how many earlier Turns of the Session the Turn could not be shown, because their history was lost.
+	MissingTurns int64 `json:"missingTurns,omitempty"`
 	// Warned is true where the conversation has come near the model's context window.
 	Warned bool `json:"warned,omitempty"`
 	// Record of citations, usage, cost and decision.
@@ -175,6 +177,9 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 		Stop: stop, Message: message, Counts: counts, Calls: calls, Spent: spent(state),
 		SubAgents: subAgents(state), Warned: state.Warning != nil, ToolsLeftOut: r.exposed().LeftOut,
 		ToolServersMissing: r.exposed().Missing, Descendants: state.Descendants(),
+	}
+	if f := r.past.input; f != nil {
+		result.MissingTurns = f.Input.Turn.MissingTurns
 	}
 	record := finalize.Input{
 		Answered: stop.answered(), ShowCitations: r.in.ShowCitations, DecisionKey: r.in.DecisionKey,

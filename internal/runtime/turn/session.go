@@ -31,8 +31,15 @@ func (r *run) recall(ctx context.Context, in *prepare.Input) (number int64, err 
 		return 0, fmt.Errorf("failed to read the history of session %q: %w", r.in.Session.Name, err)
 	}
 	in.Turn.Summary, in.Turn.History, r.conversation = c.Summary(), historyOf(c), c
+	known := r.in.Session.Known
+	if known.Turns > c.Totals.Turns && r.in.Session.OnLoss != nil {
+		if err := r.in.Session.OnLoss(ctx, c.Totals.MissingOf(known)); err != nil {
+			return 0, err
+		}
+	}
+	in.Turn.MissingTurns = c.Totals.MissingOf(known)
 	r.history = &history{SessionUID: r.in.Session.UID, First: c.First, Through: c.Through, SHA256: c.SHA256}
-	return c.Totals.Turns + 1, nil
+	return max(c.Totals.Turns, known.Turns) + 1, nil
 }
 
 // remind puts the history that the Turn refers to back into what the messages are made of.
@@ -60,18 +67,21 @@ func (r *run) remembered() (*Result, error) {
 	if s == nil {
 		return result, nil
 	}
-	after := int64(0)
+	since := session.Since{Known: s.Known}
+	if f := r.past.input; f != nil {
+		since.Number = f.Number
+	}
 	if h := r.reference(); h != nil && h.SessionUID != s.UID {
 		return result, nil // its Session is gone, and this one is another of the same name
 	} else if h != nil {
-		after = h.Through
+		since.After = h.Through
 	}
 	var place session.Place
 	var err error
 	if len(r.past.loop.Requests) == 0 {
 		place, err = session.Latest(r.life, r.engine.Journal, s.UID)
 	} else {
-		place, err = r.added(after)
+		place, err = r.added(since)
 	}
 	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
 		apart := *result
@@ -81,18 +91,18 @@ func (r *run) remembered() (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to keep the turn in the history of session %q: %w", s.Name, err)
 	}
-	result.Session = &Place{UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last, Totals: place.Totals}
+	result.Session = &Place{UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last, Totals: place.Totals.Whole(s.Known)}
 	return result, nil
 }
 
-// added adds the Turn to the history of its Session, behind a position.
-func (r *run) added(after int64) (session.Place, error) {
+// added adds the Turn to the history of its Session.
+func (r *run) added(since session.Since) (session.Place, error) {
 	t := r.said()
 	var err error
 	if t.Compaction, err = r.compaction(); err != nil {
 		return session.Place{}, err
 	}
-	return session.Add(r.life, r.in.Session.UID, t, after, r.options())
+	return session.Add(r.life, r.in.Session.UID, t, since, r.options())
 }
 
 // compaction is what later Turns of the Session begin with in place of older messages: the newest summary that this Turn has paid

@@ -138,7 +138,7 @@ func TestWhatATurnAddsToItsSession(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
 			earlier := session.Turn{UID: "a", Messages: []model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "Hi."}}, ContextTokens: 77}
-			if _, err := session.Add(t.Context(), "talk-uid", earlier, 0, journal.Options{Journal: j, Now: func() time.Time { return at }}); err != nil {
+			if _, err := session.Add(t.Context(), "talk-uid", earlier, session.Since{}, journal.Options{Journal: j, Now: func() time.Time { return at }}); err != nil {
 				t.Fatal(err)
 			}
 			c, _ := candidate("p0", 1, append(tc.answers, says("never"))...)

@@ -119,6 +119,11 @@ type CallRecord struct {
 type Session struct {
 	// UID of the Session, under which the journal keeps its history, and Name.
 	UID, Name string
+	// Known are the totals that were recorded outside of the journal; zero for none. A journal with fewer Turns has lost some.
+	Known session.Totals
+	// OnLoss receives how many earlier Turns have lost their history, before the prompt is made, if the journal has fewer Turns than
+	// Known. Its error ends the run. If OnLoss is nil, the Turn goes on.
+	OnLoss func(ctx context.Context, missing int64) error
 }
 
 // Engine runs Turns.
