@@ -21,6 +21,7 @@ var pagesOf = map[string][]string{
 	"Reasons of a PromptProfile's":       {"docs/promptprofiles.md"},
 	"Conditions and reasons of an Agent": {"docs/agents.md"},
 	"Reasons of a Session's":             {"docs/sessions.md"},
+	"ConditionHistoryComplete is":        {"docs/sessions.md"},
 	"Conditions of a Turn":               {"docs/turns.md"},
 	"Reasons of Succeeded=":              {"docs/turns.md"},
 	"Reasons of a Turn's":                {"docs/turns.md"},
