@@ -313,25 +313,26 @@ func TestCallsOfAResult(t *testing.T) {
 	}
 }
 
-// TestAStructuredAnswerOfATool is data, as that of a model.
+// TestAStructuredAnswerOfATool is data, as that of a model. One that does not fit is sent back: the model asks for it again here.
 func TestAStructuredAnswerOfATool(t *testing.T) {
 	for name, tc := range map[string]struct {
-		text string
-		stop turn.Stop
-		data string
+		text     string
+		stop     turn.Stop
+		data     string
+		requests int
 	}{
-		"fits":         {"{\"closed\": true}", turn.StopToolEnded, `{"closed":true}`},
-		"does not fit": {"It is closed.", turn.StopOutputInvalid, ""},
+		"fits":         {"{\"closed\": true}", turn.StopToolEnded, `{"closed":true}`, 1},
+		"does not fit": {"It is closed.", turn.StopOutputInvalid, "", 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, s := candidate("p0", 1, answer{reply: calls("I close it.", call("c1", "close"))}, says("never"))
+			c, s := candidate("p0", 1, answer{reply: calls("I close it.", call("c1", "close"))})
 			in := input(c)
 			in.Output = json.RawMessage(`{"type":"object","required":["closed"]}`)
 			last := named("close", tool.Destructive, saying(tc.text))
 			last.EndsTurn = true
 			in.Tools = []tool.Tool{last}
 			result := mustRun(t, &journaltest.Memory{}, in)
-			if result.Stop != tc.stop || result.Text != tc.text || string(result.Data) != tc.data || s.asked() != 1 {
+			if result.Stop != tc.stop || result.Text != tc.text || string(result.Data) != tc.data || s.asked() != tc.requests {
 				t.Errorf("result %+v after %d requests, want %s with the data %q", result, s.asked(), tc.stop, tc.data)
 			}
 		})
