@@ -13,7 +13,8 @@ const (
 	ApprovalDenied ApprovalDecision = "Denied"
 )
 
-// ToolApprovalSpec decides about one call of one Turn. It is immutable.
+// ToolApprovalSpec decides about one call of one Turn. It releases the call only if all that it names is what the Turn's
+// status.pendingApprovals lists. It is immutable.
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec must not change: a decision is final"
 type ToolApprovalSpec struct {
 	// turnRef names the Turn that waits.
@@ -26,6 +27,13 @@ type ToolApprovalSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	TurnUID string `json:"turnUID"`
 
+	// requestID is the requestID of the call in the Turn's status.pendingApprovals, 1 to 64 characters. It is random and is made with
+	// the request, so a decision that names it is younger than the request.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	RequestID string `json:"requestID"`
+
 	// step of the call, as the Turn's status.pendingApprovals has it.
 	// +required
 	// +kubebuilder:validation:Minimum=1
@@ -37,6 +45,24 @@ type ToolApprovalSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	CallID string `json:"callID"`
+
+	// toolName is the name of the tool in the Turn's status.pendingApprovals, 1 to 64 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	ToolName string `json:"toolName"`
+
+	// toolServerUID is the toolServerUID of the call in the Turn's status.pendingApprovals, at most 64 characters: the UID of the
+	// ToolServer that has the tool, or of the Agent that is the tool. It is empty only where that one is.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	ToolServerUID string `json:"toolServerUID,omitempty"`
+
+	// schemaHash is the schemaHash of the call in the Turn's status.pendingApprovals, 1 to 64 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	SchemaHash string `json:"schemaHash"`
 
 	// argumentsHash is that of the arguments that were looked at, as the Turn's status.pendingApprovals has it: the decision
 	// holds for these and no others.

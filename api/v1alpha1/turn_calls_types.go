@@ -4,20 +4,39 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // PendingApproval is a call that waits for somebody's decision. The arguments are in the Turn's journal alone.
 type PendingApproval struct {
+	// requestID names this request for a decision, at most 64 characters. It is random, so nobody can decide before the request is
+	// made. A decision names it. It is absent in the status of a Turn that an older version has parked: that Turn asks again.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	RequestID string `json:"requestID,omitempty"`
+
 	// step of the call, from 1.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	Step int32 `json:"step"`
 
-	// callID that the model gave the call, at most 128 characters.
+	// callID that the model gave the call, or that Capstan gave it in place of one that was empty, too long or repeated, at most 128
+	// characters. No other call of the Turn has it.
 	// +required
 	// +kubebuilder:validation:MaxLength=128
 	CallID string `json:"callID"`
 
-	// name of the tool, as the model knows it.
+	// name of the tool, as the model knows it, at most 64 characters. A decision has it as toolName.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	Name string `json:"name"`
+
+	// toolServerUID is the UID of the ToolServer that has the tool, at most 64 characters. For a sub-agent it is the UID of the Agent.
+	// It is absent for a tool that has neither. The call is made only if the object still has this UID.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	ToolServerUID string `json:"toolServerUID,omitempty"`
+
+	// schemaHash is the SHA-256 of the JSON Schema of the tool's arguments, as the Turn has it since it began, in hexadecimal, at most
+	// 64 characters. The call is made only if the tool still has this schema.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	SchemaHash string `json:"schemaHash,omitempty"`
 
 	// argumentsHash is the SHA-256 of the arguments, in hexadecimal.
 	// +required
@@ -54,7 +73,8 @@ const (
 
 // ToolCallRecord is a call that the model asked for, and what became of it.
 type ToolCallRecord struct {
-	// callID that the model gave the call, at most 128 characters.
+	// callID that the model gave the call, or that Capstan gave it in place of one that was empty, too long or repeated, at most 128
+	// characters. No other call of the Turn has it.
 	// +required
 	// +kubebuilder:validation:MaxLength=128
 	CallID string `json:"callID"`

@@ -86,8 +86,9 @@ type TurnStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	ParkedMilliseconds int64 `json:"parkedMilliseconds,omitempty"`
 
-	// pendingApprovals are the calls that wait for somebody's decision, at most 25: create a ToolApproval for each, or use
-	// capstan approve.
+	// pendingApprovals are the calls that require approval, at most 25: create a ToolApproval for each, or use capstan approve. A
+	// decision counts only about a call that is listed here. Further calls are listed when there is room for them. While the Turn
+	// runs on after a decision, calls that were decided about may still be listed for a moment.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=25

@@ -77,8 +77,8 @@ func (a *approver) decide(ctx context.Context, t *v1alpha1.Turn, p v1alpha1.Pend
 	approval := &v1alpha1.ToolApproval{
 		ObjectMeta: metav1.ObjectMeta{Namespace: a.phase, Name: "decision-" + hex.EncodeToString(hash[:8])},
 		Spec: v1alpha1.ToolApprovalSpec{
-			TurnRef: v1alpha1.ObjectReference{Name: t.Name}, TurnUID: string(t.UID), Step: p.Step, CallID: p.CallID,
-			ArgumentsHash: p.ArgumentsHash, Decision: v1alpha1.ApprovalApproved, DecidedBy: deciderName,
+			TurnRef: v1alpha1.ObjectReference{Name: t.Name}, TurnUID: string(t.UID), RequestID: p.RequestID, Step: p.Step, CallID: p.CallID,
+			ToolName: p.Name, ToolServerUID: p.ToolServerUID, SchemaHash: p.SchemaHash, ArgumentsHash: p.ArgumentsHash, Decision: v1alpha1.ApprovalApproved, DecidedBy: deciderName,
 		},
 	}
 	if isDenied(t.Spec.Message) {

@@ -28,21 +28,30 @@ func (c *decisions) show(p v1alpha1.PendingApproval, arguments json.RawMessage) 
 
 // card is a call that waits for a decision.
 type card struct {
-	tool, callID, hash string
-	step               int
-	requested, expires time.Time
+	tool, toolServerUID, schemaHash string
+	step                            int
+	callID, requestID, hash         string
+	requested, expires              time.Time
 }
 
 func cardOf(p v1alpha1.PendingApproval) card {
-	return card{p.Name, p.CallID, p.ArgumentsHash, int(p.Step), p.RequestTime.Time, p.ExpiryTime.Time}
+	return card{
+		tool: p.Name, toolServerUID: p.ToolServerUID, schemaHash: p.SchemaHash, step: int(p.Step), callID: p.CallID, requestID: p.RequestID,
+		hash: p.ArgumentsHash, requested: p.RequestTime.Time, expires: p.ExpiryTime.Time,
+	}
 }
 
 // callCard shows a call and its arguments. Those that are too long are cut, and elsewhere says where they are whole.
 func callCard(rows []row, c card, arguments json.RawMessage, elsewhere string, now time.Time) string {
+	rows = append(rows, row{"tool", screen.Exact(screen.Line(c.tool, longestID))})
+	if c.toolServerUID != "" { // that of a sub-agent is its Agent's
+		rows = append(rows, row{"of uid", screen.Line(c.toolServerUID, longestID)})
+	}
 	rows = append(rows,
-		row{"tool", screen.Exact(screen.Line(c.tool, longestID))},
+		row{"schema", screen.Line(c.schemaHash, longestID)},
 		row{"step", fmt.Sprint(c.step)},
 		row{"call", screen.Exact(screen.Line(c.callID, longestID))},
+		row{"request", screen.Line(c.requestID, longestID)},
 		row{"asked", c.requested.UTC().Format(time.RFC3339)},
 		row{"expires", expiry(c.expires, now)},
 		row{"hash", screen.Line(c.hash, longestID)},

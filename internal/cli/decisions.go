@@ -113,7 +113,7 @@ func (c *decisions) decideTogether(ctx context.Context, ask *asker, group []v1al
 // seen returns the arguments of a call, nil for those that cannot be read and need not be: who denies a call need not know them. Not to
 // be asked is no reason: what nobody has seen is approved only by somebody who says so.
 func (c *decisions) seen(p v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error) (json.RawMessage, error) {
-	if found, ok := arguments[callKey(p.Step, p.CallID, p.ArgumentsHash)]; ok {
+	if found, ok := arguments[requestKey(p)]; ok {
 		return found, nil
 	}
 	why, need := unread, !c.unseen && c.verb.decision == v1alpha1.ApprovalApproved
@@ -128,9 +128,9 @@ func (c *decisions) seen(p v1alpha1.PendingApproval, arguments map[string]json.R
 		screen.Line(p.CallID, longestID), why, p.ArgumentsHash)
 }
 
-// callKey names a call with its arguments.
-func callKey(step int32, callID, hash string) string {
-	return fmt.Sprintf("%d/%s/%s", step, hash, callID)
+// requestKey names a request for approval with all that a decision names. No two requests have the same.
+func requestKey(p v1alpha1.PendingApproval) string {
+	return fmt.Sprintf("%q %d %q %q %q %q %q", p.RequestID, p.Step, p.CallID, p.Name, p.ToolServerUID, p.SchemaHash, p.ArgumentsHash)
 }
 
 // argumentsHash is the SHA-256 of arguments, as the engine makes it.
@@ -140,15 +140,6 @@ func argumentsHash(arguments json.RawMessage) string {
 		data = arguments
 	}
 	return canonical.Sum(data)
-}
-
-// inStatus is the id of a call as a status has it.
-func inStatus(callID string) string {
-	const most = 128 // of the schema
-	if id := []rune(callID); len(id) > most {
-		return string(id[:most])
-	}
-	return callID
 }
 
 // arguments reads those of the calls that wait from the Turn's journal. Each is what its hash says: nobody between can put
@@ -171,7 +162,10 @@ func (c *decisions) arguments(ctx context.Context) (found map[string]json.RawMes
 		if err := json.Unmarshal(e.Payload, &a); err != nil {
 			return found, fmt.Errorf("failed to read entry %d (%q): %w", e.Seq, e.Kind, err)
 		}
-		found[callKey(int32(a.Step), inStatus(a.CallID), argumentsHash(a.Arguments))] = a.Arguments //nolint:gosec // because a step is at most 1000, and any other is found by nobody
+		found[requestKey(v1alpha1.PendingApproval{
+			RequestID: a.Request, Step: int32(a.Step), CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash, //nolint:gosec // because a step is at most 1000, and any other is found by nobody
+			ArgumentsHash: argumentsHash(a.Arguments),
+		})] = a.Arguments
 	}
 	if r, ok := reader.(*remote); ok && r.uid != "" && r.uid != string(c.turn.UID) {
 		return nil, fmt.Errorf("the journal is that of another Turn of this name, with UID %s", r.uid)
@@ -203,7 +197,7 @@ const toolApprovals = "toolapproval.capstan.dev"
 // approval is the object that holds the decision. Its name is the same whoever decides: the first decision is the one.
 func (c *decisions) approval(p v1alpha1.PendingApproval) *v1alpha1.ToolApproval {
 	const digits, longest = 16, 253
-	key := fmt.Sprintf("%s/%s", c.turn.UID, callKey(p.Step, p.CallID, p.ArgumentsHash))
+	key := fmt.Sprintf("%s/%s", c.turn.UID, requestKey(p))
 	name := c.turn.Name[:min(len(c.turn.Name), longest-digits-1)]
 	return &v1alpha1.ToolApproval{
 		ObjectMeta: metav1.ObjectMeta{
@@ -213,8 +207,9 @@ func (c *decisions) approval(p v1alpha1.PendingApproval) *v1alpha1.ToolApproval 
 			}},
 		},
 		Spec: v1alpha1.ToolApprovalSpec{
-			TurnRef: v1alpha1.ObjectReference{Name: c.turn.Name}, TurnUID: string(c.turn.UID), Step: p.Step, CallID: p.CallID,
-			ArgumentsHash: p.ArgumentsHash, Decision: c.verb.decision, Reason: c.reason, DecidedBy: c.who,
+			TurnRef: v1alpha1.ObjectReference{Name: c.turn.Name}, TurnUID: string(c.turn.UID), RequestID: p.RequestID,
+			Step: p.Step, CallID: p.CallID, ToolName: p.Name, ToolServerUID: p.ToolServerUID, SchemaHash: p.SchemaHash, ArgumentsHash: p.ArgumentsHash,
+			Decision: c.verb.decision, Reason: c.reason, DecidedBy: c.who,
 		},
 	}
 }

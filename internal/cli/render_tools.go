@@ -31,6 +31,9 @@ type unasked struct{}
 // Tools returns none.
 func (unasked) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
 
+// Current returns none: nothing is called.
+func (unasked) Current(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
+
 // Caller returns nil: nothing is called.
 func (unasked) Caller(*v1alpha1.ToolServer, string) tool.Caller { return nil }
 

@@ -47,19 +47,19 @@ const decidedBy = "local user"
 // errExpired is the cause of a question that nobody has answered in time.
 var errExpired = errors.New("the time for a decision is over")
 
-// waitingCall names a call of a Turn that waits for a decision.
+// waitingCall names a request for approval of a Turn: what it shows never changes.
 type waitingCall struct {
-	turnUID, callID, hash string
-	step                  int
+	turnUID, request string
 }
 
 func waitingOf(w *work, a loop.Approval) waitingCall {
-	return waitingCall{string(w.turn.UID), a.CallID, a.ArgumentsHash, a.Step}
+	return waitingCall{string(w.turn.UID), a.Request}
 }
 
 // decide returns what was decided about a call in time, nil if nothing was. It never asks: the time of the Turn runs meanwhile.
 func (j *job) decide(w *work, a loop.Approval) *loop.Decision {
-	d := &loop.Decision{Step: a.Step, CallID: a.CallID, By: decidedBy}
+	d := a.Decided(false)
+	d.By = decidedBy
 	switch j.approve {
 	case approveAll, approveNone:
 		if !j.clock()().Before(a.Expires) {
@@ -116,7 +116,10 @@ func (j *job) card(w *work, a loop.Approval) string {
 		elsewhere = fmt.Sprintf("capstan logs %s/%s --data-dir %s shows all", w.turn.Namespace, w.turn.Name, j.dataDir)
 	}
 	rows := []row{{"turn", w.turn.Namespace + "/" + w.turn.Name}, {"agent", w.agent.Name}}
-	return callCard(rows, card{a.Name, a.CallID, a.ArgumentsHash, a.Step, a.Requested, a.Expires}, a.Arguments, elsewhere, j.clock()())
+	return callCard(rows, card{
+		tool: a.Name, toolServerUID: a.ToolServerUID, schemaHash: a.SchemaHash, step: a.Step, callID: a.CallID, requestID: a.Request,
+		hash: a.ArgumentsHash, requested: a.Requested, expires: a.Expires,
+	}, a.Arguments, elsewhere, j.clock()())
 }
 
 // waits says what a Turn waits for that has not ended, and what to do.

@@ -41,7 +41,7 @@ func (r *AgentReconciler) lookAtSubAgent(ctx context.Context, found *toolFinding
 	case back:
 		found.note("sub-agent %q leads back to this agent: limits.maxDepth bounds how deep that goes", name)
 	}
-	tools := []tool.Tool{toolbox.SubAgent(*entry, sub.Spec.Description)}
+	tools := []tool.Tool{toolbox.SubAgent(*entry, &sub)}
 	found.offer(entry, "", tools)
 	found.check(entry, fmt.Sprintf("sub-agent %q", name), tools)
 	return nil

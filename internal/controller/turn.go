@@ -309,7 +309,7 @@ func (r *TurnReconciler) settle(ctx context.Context, v view, d decision) (ctrl.R
 // bind writes that a Turn has its place, which claims it.
 func (r *TurnReconciler) bind(ctx context.Context, v view, name string) (ctrl.Result, error) {
 	t := v.turn
-	translate.Unpark(t, v.undecided(), v.now)
+	translate.Unpark(t, v.now)
 	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", name), v.now)
 	translate.Start(t, v.now)
 	t.Status.Executor = &v1alpha1.ExecutorBinding{Name: name, Epoch: t.Epoch() + 1}

@@ -52,7 +52,8 @@ func whenAwaiting(v view) (decision, bool) {
 	}
 	for i, p := range t.Status.PendingApprovals {
 		left := p.ExpiryTime.Sub(v.now)
-		if v.waits.isDecided(i) || left <= 0 {
+		// An older version shows too little of a call: its executor asks again.
+		if v.waits.isDecided(i) || left <= 0 || p.RequestID == "" {
 			return decision{}, false
 		}
 		d.wakeIn(left)
@@ -136,17 +137,6 @@ func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn) (decided
 		decided = append(decided, slices.ContainsFunc(checked, func(a v1alpha1.ToolApproval) bool { return translate.Decides(&a, t, p) }))
 	}
 	return decided, unused, nil
-}
-
-// undecided are the calls that still wait for a decision.
-func (v view) undecided() []v1alpha1.PendingApproval {
-	var open []v1alpha1.PendingApproval
-	for i, p := range v.turn.Status.PendingApprovals {
-		if !v.waits.isDecided(i) && v.now.Before(p.ExpiryTime.Time) {
-			open = append(open, p)
-		}
-	}
-	return open
 }
 
 // park writes what is news of a Turn that goes on waiting: mostly nothing.

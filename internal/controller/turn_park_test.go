@@ -33,7 +33,7 @@ func parked(calls map[string]time.Duration, turns ...string) func(*v1alpha1.Turn
 		}
 		slices.Sort(ids)
 		for _, id := range ids {
-			p.Approvals = append(p.Approvals, loop.Approval{Step: 1, CallID: id, Name: "delete", ArgumentsHash: "hash", Requested: at, Expires: now.Add(calls[id])})
+			p.Approvals = append(p.Approvals, loop.Approval{Request: "request of " + id, Step: 1, CallID: id, Name: "delete", SchemaHash: "schema", ArgumentsHash: "hash", Requested: at, Expires: now.Add(calls[id])})
 		}
 		translate.Park(t, p, at)
 	}
@@ -51,9 +51,9 @@ func waiting(ids ...string) map[string]time.Duration {
 // approval decides about a call of the Turn.
 func approval(callID string, change ...func(*v1alpha1.ToolApproval)) *v1alpha1.ToolApproval {
 	a := &v1alpha1.ToolApproval{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "decision-" + callID},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "decision-" + callID, CreationTimestamp: metav1.NewTime(now)},
 		Spec: v1alpha1.ToolApprovalSpec{
-			TurnRef: v1alpha1.ObjectReference{Name: "one"}, TurnUID: "uid-one", Step: 1, CallID: callID, ArgumentsHash: "hash",
+			TurnRef: v1alpha1.ObjectReference{Name: "one"}, TurnUID: "uid-one", RequestID: "request of " + callID, Step: 1, CallID: callID, ToolName: "delete", SchemaHash: "schema", ArgumentsHash: "hash",
 			Decision: v1alpha1.ApprovalApproved, DecidedBy: "jane",
 		},
 	}
@@ -99,6 +99,13 @@ func TestAParkedTurn(t *testing.T) {
 		"decided": {
 			"it goes on, with the time that it had left", turnWith(started(30*time.Second), parked(waiting("a"))),
 			waits{decided: []bool{true}},
+			decision{action: admit, after: 40 * time.Second},
+		},
+		"asked by an older version": {
+			"it shows too little: the executor asks again", turnWith(started(30*time.Second), parked(waiting("a")), func(t *v1alpha1.Turn) {
+				t.Status.PendingApprovals[0].RequestID = ""
+			}),
+			waits{decided: []bool{false}},
 			decision{action: admit, after: 40 * time.Second},
 		},
 		"one of two decided": {
@@ -214,8 +221,8 @@ func TestADecisionLetsAParkedTurnGoOn(t *testing.T) {
 				return
 			}
 			s := got.Status
-			if s.ParkedTime != nil || s.ParkedMilliseconds != 10_000 || len(s.PendingApprovals) != 1 || s.PendingApprovals[0].CallID != "b" {
-				t.Errorf("status %+v, want 10 s parked, and the other call to be decided", s)
+			if s.ParkedTime != nil || s.ParkedMilliseconds != 10_000 || len(s.PendingApprovals) != 2 {
+				t.Errorf("status %+v, want 10 s parked, and both calls listed: the run takes decisions about no others", s)
 			}
 		})
 	}
@@ -258,8 +265,8 @@ func TestADecisionThatMayNotBeUsedLetsNoTurnGoOn(t *testing.T) {
 	if _, err := b.look(t, "one"); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.turn(t, "one"); got.BoundTo() != "self" || len(got.Status.PendingApprovals) != 1 || got.Status.PendingApprovals[0].CallID != "b" {
-		t.Errorf("bound to %q, waits for %v; want it to go on, and the other call to be decided", got.BoundTo(), got.Status.PendingApprovals)
+	if got := b.turn(t, "one"); got.BoundTo() != "self" || len(got.Status.PendingApprovals) != 2 {
+		t.Errorf("bound to %q, lists %v; want it to go on, and both calls listed", got.BoundTo(), got.Status.PendingApprovals)
 	}
 }
 

@@ -44,7 +44,7 @@ func newly(before, now []v1alpha1.PendingApproval) []string {
 	var names []string
 	for _, p := range now {
 		known := slices.ContainsFunc(before, func(b v1alpha1.PendingApproval) bool {
-			return b.Step == p.Step && b.CallID == p.CallID && b.ArgumentsHash == p.ArgumentsHash
+			return b.RequestID == p.RequestID
 		})
 		if name := "tool " + p.Name; !known && !slices.Contains(names, name) {
 			names = append(names, name)
@@ -75,10 +75,14 @@ const (
 	fieldApprovalTurn = "spec.turnRef.name"
 )
 
-// decide returns what somebody decided about a call, nil if nobody has. A Turn that was bound before may have been bound again
-// because of a decision that this process has not heard of yet.
+// decide returns the decision about a request, or nil if none has been made. Only a request that the status listed when the Turn was
+// bound has one: people have seen no other. A Turn that was bound before may have been bound again because of a decision that this
+// process has not heard of yet.
 func (r *run) decide(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
 	e, t := r.executor, r.turn
+	if !translate.Lists(t, a) {
+		return nil, nil //nolint:nilnil // because no decision is no failure
+	}
 	var known v1alpha1.ToolApprovalList
 	if err := e.Client.List(ctx, &known, client.InNamespace(t.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, unlistedDecisions(err)

@@ -18,21 +18,39 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // asks is a call that waits for a decision since the beginning of the run.
 func asks(callID, name string) loop.Approval {
-	return loop.Approval{Step: 1, CallID: callID, Name: name, Arguments: []byte(`{"secret":1}`), ArgumentsHash: "hash", Requested: now.Add(time.Second), Expires: now.Add(time.Hour)}
+	return loop.Approval{Request: "request of " + callID, Step: 1, CallID: callID, Name: name, ToolServerUID: "server", SchemaHash: "schema", Arguments: []byte(`{"secret":1}`), ArgumentsHash: "hash", Requested: now.Add(time.Second), Expires: now.Add(time.Hour)}
 }
 
 func decides(name, callID string, d v1alpha1.ApprovalDecision) *v1alpha1.ToolApproval {
 	return &v1alpha1.ToolApproval{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, CreationTimestamp: metav1.NewTime(now)},
 		Spec: v1alpha1.ToolApprovalSpec{
-			TurnRef: v1alpha1.ObjectReference{Name: "one"}, TurnUID: "uid-one", Step: 1, CallID: callID, ArgumentsHash: "hash",
+			TurnRef: v1alpha1.ObjectReference{Name: "one"}, TurnUID: "uid-one", RequestID: "request of " + callID, Step: 1, CallID: callID, ToolName: "x", ToolServerUID: "server", SchemaHash: "schema", ArgumentsHash: "hash",
 			Decision: d, DecidedBy: "jane", Reason: "because",
 		},
 	}
+}
+
+// decided is the decision about a call of x that jane has made.
+func decided(approved bool) *loop.Decision {
+	a := asks("a", "x")
+	d := a.Decided(approved)
+	d.By, d.Reason = "jane", "because"
+	return d
+}
+
+// listing is a Turn whose status lists a call of x.
+func listing(t *v1alpha1.Turn) {
+	boundTo(me, 1)(t)
+	bound := t.Status.Executor
+	translate.Park(t, &loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, now)
+	t.Status.Executor = bound
+	translate.Unpark(t, now)
 }
 
 // recorded takes the Events that there are.
@@ -76,8 +94,8 @@ func TestPeopleAreAskedOnce(t *testing.T) {
 		parked loop.Parked
 		want   int
 	}{
-		"known":       {"they were asked about it", []v1alpha1.PendingApproval{{Step: 1, CallID: "a", ArgumentsHash: "hash"}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 0},
-		"another":     {"they were asked about another one", []v1alpha1.PendingApproval{{Step: 2, CallID: "a", ArgumentsHash: "hash"}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 1},
+		"known":       {"they were asked about it", []v1alpha1.PendingApproval{{RequestID: "request of a", Step: 1, CallID: "a", ArgumentsHash: "hash"}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 0},
+		"another":     {"they were asked about another one", []v1alpha1.PendingApproval{{RequestID: "request of another", Step: 1, CallID: "a", ArgumentsHash: "hash"}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 1},
 		"a sub-agent": {"nobody needs to do anything", nil, loop.Parked{Turns: []string{"child"}}, 0},
 		"a long list": {"one Event all the same", nil, loop.Parked{Approvals: manyApprovals(100)}, 1},
 		"somebody's":  {"it is not this run's any more", nil, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 0},
@@ -150,7 +168,7 @@ func TestARunThatParksAgainWithoutNewsWaitsALittle(t *testing.T) {
 }
 
 func TestDecide(t *testing.T) {
-	approved := &loop.Decision{Step: 1, CallID: "a", Approved: true, By: "jane", Reason: "because"}
+	approved := decided(true)
 	for name, tc := range map[string]struct {
 		reason string
 		epoch  int64
@@ -166,18 +184,43 @@ func TestDecide(t *testing.T) {
 		"about another Turn's calls": {"nobody has decided", 2, nil, []client.Object{decides("y", "b", v1alpha1.ApprovalDenied)}, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, _ := newExecutor(t, interceptor.Funcs{}, append(tc.cached, turnWith())...)
+			e, _ := newExecutor(t, interceptor.Funcs{}, append(tc.cached, turnWith(listing))...)
 			reads := 0
 			live, _ := newExecutor(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 				reads++
 				return c.List(ctx, list, opts...)
-			}}, append(tc.stored, turnWith())...)
+			}}, append(tc.stored, turnWith(listing))...)
 			e.Reader = live.Reader
 			r := newRun(t, e)
 			r.epoch = tc.epoch
 			got, err := r.decide(t.Context(), asks("a", "x"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil || reads != tc.reads {
 				t.Errorf("%s (error %v, %d reads of the API server, want %d): -want +got:\n%s", tc.reason, err, reads, tc.reads, diff)
+			}
+		})
+	}
+}
+
+// TestADecisionAboutACallThatTheStatusDoesNotListIsNone, whatever it names: nobody was shown that call.
+func TestADecisionAboutACallThatTheStatusDoesNotListIsNone(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.PendingApproval){
+		"no call":        nil,
+		"other request":  func(p *v1alpha1.PendingApproval) { p.RequestID = "other" },
+		"other tool":     func(p *v1alpha1.PendingApproval) { p.Name = "wipe_all" },
+		"other server":   func(p *v1alpha1.PendingApproval) { p.ToolServerUID = "other" },
+		"other schema":   func(p *v1alpha1.PendingApproval) { p.SchemaHash = "other" },
+		"other argument": func(p *v1alpha1.PendingApproval) { p.ArgumentsHash = "other" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(), decides("x", "a", v1alpha1.ApprovalApproved))
+			r := newRun(t, e)
+			r.epoch = 2
+			if change != nil {
+				listing(r.turn)
+				change(&r.turn.Status.PendingApprovals[0])
+			}
+			if d, err := r.decide(t.Context(), asks("a", "x")); d != nil || err != nil {
+				t.Errorf("decision %+v, error %v; want none", d, err)
 			}
 		})
 	}
@@ -196,14 +239,14 @@ func TestADecisionThatMayNotBeUsedIsNone(t *testing.T) {
 	}{
 		"the first run":  {"nobody has decided", 1, "", nil, 1},
 		"a later run":    {"the API server has no other", 2, "", nil, 2},
-		"another one":    {"the denial came first, and does not count", 1, "second", &loop.Decision{Step: 1, CallID: "a", Approved: true, By: "jane", Reason: "because"}, 1},
-		"the first one":  {"it denies", 1, "first", &loop.Decision{Step: 1, CallID: "a", By: "jane", Reason: "because"}, 1},
+		"another one":    {"the denial came first, and does not count", 1, "second", decided(true), 1},
+		"the first one":  {"it denies", 1, "first", decided(false), 1},
 		"of other calls": {"it is not about this one", 1, "other", nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			first := decides("first", "a", v1alpha1.ApprovalDenied)
 			first.CreationTimestamp = metav1.NewTime(now.Add(-time.Second))
-			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(), first, decides("second", "a", v1alpha1.ApprovalApproved), decides("other", "b", v1alpha1.ApprovalApproved))
+			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(listing), first, decides("second", "a", v1alpha1.ApprovalApproved), decides("other", "b", v1alpha1.ApprovalApproved))
 			asked := 0
 			e.Approvals = func(_ context.Context, made []v1alpha1.ToolApproval) ([]v1alpha1.ToolApproval, string, error) {
 				asked++
@@ -224,7 +267,7 @@ func TestADecisionThatMayNotBeUsedIsNone(t *testing.T) {
 
 // TestARunWaitsWhereNobodyCanSayWhetherADecisionMayBeUsed: it goes on with the next attempt.
 func TestARunWaitsWhereNobodyCanSayWhetherADecisionMayBeUsed(t *testing.T) {
-	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(), decides("x", "a", v1alpha1.ApprovalApproved))
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(listing), decides("x", "a", v1alpha1.ApprovalApproved))
 	e.Approvals = func(context.Context, []v1alpha1.ToolApproval) ([]v1alpha1.ToolApproval, string, error) {
 		return nil, "", broken
 	}
@@ -237,7 +280,9 @@ func TestARunWaitsWhereNobodyCanSayWhetherADecisionMayBeUsed(t *testing.T) {
 // TestDecisionsThatCannotBeReadAreReadAgain: the run goes on with the next attempt.
 func TestDecisionsThatCannotBeReadAreReadAgain(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return broken }}, turnWith())
-	_, err := newRun(t, e).decide(t.Context(), asks("a", "x"))
+	r := newRun(t, e)
+	listing(r.turn)
+	_, err := r.decide(t.Context(), asks("a", "x"))
 	if _, again := errors.AsType[*unreadError](err); !again || isFinal(err) {
 		t.Errorf("error %v, want one after which the run is tried again", err)
 	}

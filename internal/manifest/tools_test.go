@@ -22,7 +22,7 @@ spec:
 	toolApproval = `apiVersion: capstan.dev/v1alpha1
 kind: ToolApproval
 metadata: {name: first-1}
-spec: {turnRef: {name: first}, turnUID: u, step: 1, callID: c, argumentsHash: ab, decision: Approved, decidedBy: ada}
+spec: {turnRef: {name: first}, turnUID: u, requestID: r, step: 1, callID: c, toolName: t, schemaHash: cd, argumentsHash: ab, decision: Approved, decidedBy: ada}
 `
 )
 

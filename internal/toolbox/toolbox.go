@@ -22,6 +22,9 @@ type Servers interface {
 	// nothing is known of it, those of its status, with schemas that allow everything. It returns ErrUnknown if that has none
 	// either, because nobody has ever reached the server.
 	Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
+	// Current returns the tools of a server as it has them now: it asks the server, and takes no longer than the server's
+	// connectTimeoutSeconds. It fails if the server cannot be asked.
+	Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
 	// Caller returns what calls a tool by the name that its server gives it. It never fails: a call of a tool that cannot be
 	// called says why.
 	Caller(s *v1alpha1.ToolServer, name string) tool.Caller
@@ -59,7 +62,7 @@ func (b *Box) Offers(ctx context.Context) ([]tool.Offer, error) {
 			if err != nil {
 				return nil, fmt.Errorf("failed to get tool server %q: %w", entry.ServerRef.Name, err)
 			}
-			o.Server = server.Name
+			o.Server, o.UID = server.Name, string(server.UID)
 			o.Tools, err = b.Servers.Tools(ctx, server)
 			o.Missing = errors.Is(err, ErrUnknown)
 			if err != nil && !o.Missing {
@@ -70,7 +73,7 @@ func (b *Box) Offers(ctx context.Context) ([]tool.Offer, error) {
 			if err != nil {
 				return nil, fmt.Errorf("failed to get sub-agent %q: %w", entry.AgentRef.Name, err)
 			}
-			o.Tools = []tool.Tool{SubAgent(entry, agent.Spec.Description)}
+			o.Tools = []tool.Tool{SubAgent(entry, agent)}
 		}
 		offers = append(offers, o)
 	}
@@ -78,26 +81,22 @@ func (b *Box) Offers(ctx context.Context) ([]tool.Offer, error) {
 }
 
 // SubAgent is another Agent as a tool. A call of it may be made again: it finds the Turn that it has made.
-func SubAgent(entry v1alpha1.AgentTool, description string) tool.Tool {
+func SubAgent(entry v1alpha1.AgentTool, agent *v1alpha1.Agent) tool.Tool {
 	name := entry.Name
 	if name == "" {
 		name = strings.NewReplacer(".", "_").Replace(entry.AgentRef.Name)
 	}
 	return tool.Tool{
-		Tool: prompt.SubAgent(name, description), Effect: tool.Idempotent, Source: tool.Source{Agent: entry.AgentRef.Name},
+		Tool: prompt.SubAgent(name, agent.Spec.Description), Effect: tool.Idempotent,
+		Source: tool.Source{Agent: entry.AgentRef.Name, UID: string(agent.UID)},
 	}
 }
 
-// Caller returns what calls a tool that was offered, now or to an earlier run.
-func (b *Box) Caller(s tool.Source) tool.Caller {
-	if s.Agent != "" {
-		return b.Call(s.Agent)
+// Caller returns what calls a tool that was offered, now or to an earlier run. It is a tool.Checker.
+func (b *Box) Caller(t tool.Tool) tool.Caller {
+	r := &route{box: b, source: t.Source, approved: t.RequiresApproval}
+	if r.approved {
+		r.schema = t.SchemaHash()
 	}
-	return tool.CallerFunc(func(ctx context.Context, c tool.Call) (tool.Result, error) {
-		server, err := b.Server(ctx, s.Server)
-		if err != nil {
-			return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("there is no tool server %q any more", s.Server), Err: err}
-		}
-		return b.Servers.Caller(server, s.Name).Call(ctx, c)
-	})
+	return r
 }

@@ -21,6 +21,11 @@ func (k known) Tools(_ context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, er
 	return k[s.Name]()
 }
 
+// Current returns the same as Tools.
+func (k known) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
+	return k.Tools(ctx, s)
+}
+
 func (known) Caller(*v1alpha1.ToolServer, string) tool.Caller { return nil }
 
 func boxOf(servers known, names ...string) *toolbox.Box {

@@ -103,6 +103,24 @@ func (c *Cache) Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool,
 	return e.offers(s, l), nil
 }
 
+// Current returns the tools of a server as it has them now. It asks the server, and takes no longer than the server's
+// connectTimeoutSeconds beside the reading of Secrets. It fails if the server cannot be asked.
+func (c *Cache) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
+	e, err := c.entry(s)
+	if err != nil {
+		return nil, err
+	}
+	client, err := c.connection(ctx, e, s, secretTTL)
+	if err != nil {
+		return nil, err
+	}
+	l, err := client.Discover(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return e.offers(s, l), nil
+}
+
 // Caller returns what calls a tool by the name that its server gives it. It never fails: a call of a tool that cannot be
 // called says why.
 func (c *Cache) Caller(s *v1alpha1.ToolServer, name string) tool.Caller {

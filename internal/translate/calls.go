@@ -29,6 +29,11 @@ func Progress(t *v1alpha1.Turn, p turn.Progress) {
 		UnknownOutcomes: count(c.UnknownOutcomes), Resumes: count(c.Resumes),
 	}
 	t.Status.ToolCalls = toolCalls(p.Calls)
+	t.Status.PendingApprovals = slices.DeleteFunc(t.Status.PendingApprovals, func(a v1alpha1.PendingApproval) bool {
+		return slices.ContainsFunc(p.Calls, func(c turn.CallRecord) bool {
+			return count(c.Step) == a.Step && c.CallID == a.CallID && (c.Outcome != "" || c.DecidedBy != "")
+		})
+	})
 }
 
 // toolCalls are the newest calls, as many as a status may hold, oldest first.

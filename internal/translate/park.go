@@ -12,8 +12,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
 
-// maxAwaited bounds what a status says that a Turn waits for. What is beyond it is waited for later.
-const maxAwaited = 25
+// maxAwaited bounds what a status says that a Turn waits for. What is beyond it is waited for later. People are asked about no more
+// calls than that: a call that no status lists has no decision.
+const maxAwaited = loop.MaxOpenApprovals
 
 // Park writes what a Turn waits for: decisions about calls, or else Turns of sub-agents.
 func Park(t *v1alpha1.Turn, p *loop.Parked, now time.Time) {
@@ -63,22 +64,24 @@ func plural(n int, one, many string) string {
 	return many
 }
 
-// pendingApproval is a call that waits for a decision, as a status has it. Its expiry is rounded up: the call has expired
-// then, by whichever clock.
+// pendingApproval is a request for approval, as a status has it. Nothing that a decision names is cut: two requests never look
+// alike. Its expiry is rounded up: the call has expired then, by whichever clock.
 func pendingApproval(a loop.Approval) v1alpha1.PendingApproval {
 	return v1alpha1.PendingApproval{
-		Step: count(a.Step), CallID: cutChars(a.CallID, maxIDChars), Name: cutChars(a.Name, maxNameChars), ArgumentsHash: a.ArgumentsHash,
-		RequestTime: metav1.NewTime(a.Requested.Truncate(time.Second)),
-		ExpiryTime:  metav1.NewTime(a.Expires.Add(time.Second - 1).Truncate(time.Second)),
+		RequestID: a.Request, Step: count(a.Step), CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash,
+		ArgumentsHash: a.ArgumentsHash,
+		RequestTime:   metav1.NewTime(a.Requested.Truncate(time.Second)),
+		ExpiryTime:    metav1.NewTime(a.Expires.Add(time.Second - 1).Truncate(time.Second)),
 	}
 }
 
-// Unpark ends the wait of a Turn. Calls that are still undecided stay listed, and so do the Turns of sub-agents that were
-// waited for: the run that takes their answers knows by that list that they were made, also where one is gone.
-func Unpark(t *v1alpha1.Turn, undecided []v1alpha1.PendingApproval, now time.Time) {
-	awaited := t.Status.AwaitedTurns
+// Unpark ends the wait of a Turn. The calls that people were asked about stay listed: the run takes a decision only about a call
+// that the status lists. So do the Turns of sub-agents that were waited for: the run that takes their answers knows by that list that
+// they were made, also where one is gone.
+func Unpark(t *v1alpha1.Turn, now time.Time) {
+	pending, awaited := t.Status.PendingApprovals, t.Status.AwaitedTurns
 	unpark(&t.Status, now)
-	t.Status.PendingApprovals, t.Status.AwaitedTurns = undecided, awaited
+	t.Status.PendingApprovals, t.Status.AwaitedTurns = pending, awaited
 }
 
 // PauseClock stops the time of a Turn, or lets it run again, and reports whether that is news.
@@ -149,15 +152,23 @@ func unpark(s *v1alpha1.TurnStatus, now time.Time) {
 	s.PendingApprovals, s.AwaitedTurns = nil, nil
 }
 
-// Decides says whether a ToolApproval decides about a call of a Turn: for these arguments and no others.
+// Decides reports whether a ToolApproval decides about a pending call of a Turn: it must name all that the status lists of it. The
+// requestID is random, so a ToolApproval that names it was made after the request. One that is older than the Turn itself has not
+// read it there.
 func Decides(a *v1alpha1.ToolApproval, t *v1alpha1.Turn, p v1alpha1.PendingApproval) bool {
 	s := a.Spec
 	return a.Namespace == t.Namespace && s.TurnRef.Name == t.Name && s.TurnUID == string(t.UID) &&
-		s.Step == p.Step && s.CallID == p.CallID && s.ArgumentsHash == p.ArgumentsHash
+		p.RequestID != "" && s.RequestID == p.RequestID && s.Step == p.Step && s.CallID == p.CallID && s.ToolName == p.Name &&
+		s.ToolServerUID == p.ToolServerUID && s.SchemaHash == p.SchemaHash && s.ArgumentsHash == p.ArgumentsHash &&
+		!a.CreationTimestamp.Time.Before(t.CreationTimestamp.Time)
 }
 
-// About are those of some ToolApprovals that decide about a call of a Turn, and were made in time.
+// About are those of some ToolApprovals that decide about a request of a Turn, and were made in time. There are none about a request
+// that the Turn's status does not list.
 func About(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) []v1alpha1.ToolApproval {
+	if !Lists(t, a) {
+		return nil
+	}
 	var about []v1alpha1.ToolApproval
 	for i := range approvals {
 		if c := &approvals[i]; Decides(c, t, pendingApproval(a)) && !c.CreationTimestamp.After(a.Expires) {
@@ -167,7 +178,16 @@ func About(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval)
 	return about
 }
 
-// Decision returns what was decided about a call, nil if nothing was in time: of several decisions the first counts, and of
+// Lists reports whether the status of a Turn lists a request, with all that a decision about it names.
+func Lists(t *v1alpha1.Turn, a loop.Approval) bool {
+	wanted := pendingApproval(a)
+	return slices.ContainsFunc(t.Status.PendingApprovals, func(p v1alpha1.PendingApproval) bool {
+		wanted.RequestTime, wanted.ExpiryTime = p.RequestTime, p.ExpiryTime
+		return p == wanted
+	})
+}
+
+// Decision returns what was decided about a request, nil if nothing was in time: of several decisions the first counts, and of
 // those of the same second a denial, as nobody knows which was first.
 func Decision(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) *loop.Decision {
 	var first *v1alpha1.ToolApproval
@@ -180,10 +200,9 @@ func Decision(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approv
 	if first == nil {
 		return nil
 	}
-	return &loop.Decision{
-		Step: a.Step, CallID: a.CallID, Approved: first.Spec.Decision == v1alpha1.ApprovalApproved,
-		By: first.Spec.DecidedBy, Reason: first.Spec.Reason,
-	}
+	d := a.Decided(first.Spec.Decision == v1alpha1.ApprovalApproved)
+	d.By, d.Reason = first.Spec.DecidedBy, first.Spec.Reason
+	return d
 }
 
 func earlier(a, b *v1alpha1.ToolApproval) bool {

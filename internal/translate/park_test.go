@@ -17,7 +17,10 @@ import (
 )
 
 func asks(callID, name string) loop.Approval {
-	return loop.Approval{Step: 2, CallID: callID, Name: name, ArgumentsHash: "hash", Requested: now, Expires: now.Add(time.Minute)}
+	return loop.Approval{
+		Request: "request of " + callID, Step: 2, CallID: callID, Name: name, ToolServerUID: "server", SchemaHash: "schema", ArgumentsHash: "hash",
+		Requested: now, Expires: now.Add(time.Minute),
+	}
 }
 
 func TestPark(t *testing.T) {
@@ -69,15 +72,15 @@ func TestTheTimeOfAParkedTurn(t *testing.T) {
 	if p := translate.Parked(got, at(3)); p != 3*time.Second {
 		t.Errorf("parked for %s, want 3s: it is still parked", p)
 	}
-	translate.Unpark(got, nil, at(4))
-	if s := got.Status; s.ParkedTime != nil || s.ParkedMilliseconds != 4000 || s.PendingApprovals != nil {
-		t.Errorf("status %+v, want 4 seconds and nothing that is waited for", s)
+	translate.Unpark(got, at(4))
+	if s := got.Status; s.ParkedTime != nil || s.ParkedMilliseconds != 4000 || len(s.PendingApprovals) != 1 {
+		t.Errorf("status %+v, want 4 seconds, and the call about which the run takes the decision", s)
 	}
 	translate.Park(got, &loop.Parked{Turns: []string{"child"}}, at(10))
 	if p := translate.Parked(got, at(20)); p != 4*time.Second {
 		t.Errorf("parked for %s, want 4s: a sub-agent's time is the Turn's", p)
 	}
-	if translate.Unpark(got, nil, at(20)); !slices.Equal(got.Status.AwaitedTurns, []string{"child"}) {
+	if translate.Unpark(got, at(20)); !slices.Equal(got.Status.AwaitedTurns, []string{"child"}) {
 		t.Errorf("status %+v, want the Turn whose answer the run is about to take", got.Status)
 	}
 	for _, step := range []struct {
@@ -113,12 +116,12 @@ func TestAnExpiryIsNeverEarly(t *testing.T) {
 }
 
 func TestDecision(t *testing.T) {
-	const long = "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
 	made := func(uid string, after time.Duration, change ...func(*v1alpha1.ToolApproval)) v1alpha1.ToolApproval {
 		a := v1alpha1.ToolApproval{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "demo", UID: types.UID(uid), CreationTimestamp: metav1.NewTime(now.Add(after))},
 			Spec: v1alpha1.ToolApprovalSpec{
-				TurnRef: v1alpha1.ObjectReference{Name: "one"}, TurnUID: "u", Step: 2, CallID: "a", ArgumentsHash: "hash",
+				TurnRef: v1alpha1.ObjectReference{Name: "one"}, TurnUID: "u", RequestID: "request of a", Step: 2, CallID: "a",
+				ToolName: "x", ToolServerUID: "server", SchemaHash: "schema", ArgumentsHash: "hash",
 				Decision: v1alpha1.ApprovalApproved, DecidedBy: uid, Reason: "fine",
 			},
 		}
@@ -128,7 +131,10 @@ func TestDecision(t *testing.T) {
 		return a
 	}
 	of := func(by string, approved bool) *loop.Decision {
-		return &loop.Decision{Step: 2, CallID: "a", Approved: approved, By: by, Reason: "fine"}
+		a := asks("a", "x")
+		d := a.Decided(approved)
+		d.By, d.Reason = by, "fine"
+		return d
 	}
 	deny := func(a *v1alpha1.ToolApproval) { a.Spec.Decision = v1alpha1.ApprovalDenied }
 	for name, tc := range map[string]struct {
@@ -151,15 +157,19 @@ func TestDecision(t *testing.T) {
 		"another call":    {"of the same step", []v1alpha1.ToolApproval{made("x", 0)}, "b", nil},
 		"other arguments": {"not what was looked at", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ArgumentsHash = "h" })}, "a", nil},
 		"elsewhere":       {"rights end at the namespace", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Namespace = "other" })}, "a", nil},
-		"an id that is cut": {
-			"as the status has it",
-			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.CallID = long[:128] })},
-			long,
-			&loop.Decision{Step: 2, CallID: long, Approved: true, By: "x", Reason: "fine"},
-		},
+		"another request": {"a guess, made before the request", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.RequestID = "guess" })}, "a", nil},
+		"another tool":    {"yes to one is not yes to all", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ToolName = "close_ticket" })}, "a", nil},
+		"another server":  {"it has the name of one that is gone", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = "gone" })}, "a", nil},
+		"no server":       {"the tool has one", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = "" })}, "a", nil},
+		"another schema":  {"not what was shown", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.SchemaHash = "old" })}, "a", nil},
+		"not listed":      {"nobody was shown it", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.RequestID, a.Spec.CallID = "request of hidden", "hidden" })}, "hidden", nil},
+		"same second":     {"a person may be fast", []v1alpha1.ToolApproval{made("x", -999*time.Millisecond)}, "a", of("x", true)},
+		"before the turn": {"the Turn was not there to be read", []v1alpha1.ToolApproval{made("x", -2*time.Hour)}, "a", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			waiting := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "one", UID: "u"}}
+			waiting := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "one", UID: "u", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+			waiting.Status.Executor = &v1alpha1.ExecutorBinding{}
+			translate.Park(waiting, &loop.Parked{Approvals: []loop.Approval{asks("a", "x"), asks("b", "x")}}, now)
 			if diff := cmp.Diff(tc.want, translate.Decision(tc.approvals, waiting, asks(tc.callID, "x"))); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}

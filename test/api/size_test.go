@@ -18,6 +18,10 @@ var bytewise = map[string]int{
 	"result.data":                      32 << 10,
 	"toolCalls":                        16 << 10,
 	"pendingApprovals[].argumentsHash": 64,
+	"pendingApprovals[].schemaHash":    64,
+	"pendingApprovals[].requestID":     64,
+	"pendingApprovals[].toolServerUID": 64,
+	"pendingApprovals[].callID":        128,
 	"awaitedTurns[]":                   253,
 	"decision.toolsUsed[]":             64,
 }

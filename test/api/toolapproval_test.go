@@ -17,8 +17,11 @@ metadata: {name: close, namespace: default}
 spec:
   turnRef: {name: open-loops}
   turnUID: 00000000-0000-0000-0000-000000000000
+  requestID: VFJ4
   step: 1
   callID: call_1
+  toolName: close_ticket
+  schemaHash: c3d4
   argumentsHash: a1b2
   decision: Denied
   reason: Not yet.
@@ -27,7 +30,7 @@ spec:
 
 var _ = Describe("ToolApproval", func() {
 	It("has no defaults: a decision says all of it", func(ctx SpecContext) {
-		Expect(checked(ctx, approvalBase, `spec: {reason: null}`)).To(HaveLen(7))
+		Expect(checked(ctx, approvalBase, `spec: {reason: null}`)).To(HaveLen(10))
 	})
 
 	DescribeTable("accepts",
@@ -35,6 +38,7 @@ var _ = Describe("ToolApproval", func() {
 		Entry("an approval", `spec: {decision: Approved}`),
 		Entry("the longest of all", `spec: {step: 1000, callID: `+strings.Repeat("c", 128)+`, reason: `+strings.Repeat("r", 1024)+
 			`, decidedBy: `+strings.Repeat("d", 256)+`}`),
+		Entry("a tool of a server", `spec: {toolServerUID: 00000000-0000-0000-0000-000000000001}`),
 		Entry("a service account", `spec: {decidedBy: "system:serviceaccount:helpdesk:bot"}`),
 	)
 
@@ -53,6 +57,16 @@ var _ = Describe("ToolApproval", func() {
 		Entry("too long a call", `spec: {callID: `+strings.Repeat("c", 129)+`}`, "spec.callID", "128"),
 		Entry("no arguments, so that it would hold for any", `spec: {argumentsHash: null}`, "spec.argumentsHash", "Required value"),
 		Entry("an empty hash of arguments", `spec: {argumentsHash: ""}`, "spec.argumentsHash", "at least 1 chars long"),
+		Entry("no request, so that it could be older", `spec: {requestID: null}`, "spec.requestID", "Required value"),
+		Entry("an empty request", `spec: {requestID: ""}`, "spec.requestID", "at least 1 chars long"),
+		Entry("too long a request", `spec: {requestID: `+strings.Repeat("r", 65)+`}`, "spec.requestID", "64"),
+		Entry("no tool, so that it would hold for any", `spec: {toolName: null}`, "spec.toolName", "Required value"),
+		Entry("an empty tool", `spec: {toolName: ""}`, "spec.toolName", "at least 1 chars long"),
+		Entry("too long a tool", `spec: {toolName: `+strings.Repeat("t", 65)+`}`, "spec.toolName", "64"),
+		Entry("too long a UID of a server", `spec: {toolServerUID: `+strings.Repeat("u", 65)+`}`, "spec.toolServerUID", "64"),
+		Entry("no schema, so that it would hold for any", `spec: {schemaHash: null}`, "spec.schemaHash", "Required value"),
+		Entry("an empty hash of a schema", `spec: {schemaHash: ""}`, "spec.schemaHash", "at least 1 chars long"),
+		Entry("too long a hash of a schema", `spec: {schemaHash: `+strings.Repeat("s", 65)+`}`, "spec.schemaHash", "64"),
 		Entry("no decision", `spec: {decision: null}`, "spec.decision", "Required value"),
 		Entry("an unknown decision", `spec: {decision: "Yes"}`, "spec.decision", `supported values: "Approved", "Denied"`),
 		Entry("too long a reason", `spec: {reason: `+strings.Repeat("r", 1025)+`}`, "spec.reason", "1024"),

@@ -61,7 +61,8 @@ func (s *stage) decision(t *v1alpha1.Turn, call int, d v1alpha1.ApprovalDecision
 	return build(&v1alpha1.ToolApproval{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, GenerateName: t.Name + "-"},
 		Spec: v1alpha1.ToolApprovalSpec{
-			TurnRef: v1alpha1.ObjectReference{Name: t.Name}, TurnUID: string(t.UID), Step: p.Step, CallID: p.CallID, ArgumentsHash: p.ArgumentsHash,
+			TurnRef: v1alpha1.ObjectReference{Name: t.Name}, TurnUID: string(t.UID), RequestID: p.RequestID, Step: p.Step, CallID: p.CallID,
+			ToolName: p.Name, ToolServerUID: p.ToolServerUID, SchemaHash: p.SchemaHash, ArgumentsHash: p.ArgumentsHash,
 			Decision: d, DecidedBy: "jane", Reason: "it is old",
 		},
 	}, change)
@@ -105,6 +106,10 @@ var _ = Describe("A call that a person must approve", func() {
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ArgumentsHash = "of-other-arguments" })
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.CallID = "another" })
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.Step = 2 })
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolName = "another" })
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = "of-an-earlier-server" })
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.SchemaHash = "of-another-schema" })
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.RequestID = "of-an-earlier-request" })
 		s.stays(ctx, t)
 		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(4*time.Second)), "its time must not run meanwhile")
 

@@ -113,7 +113,8 @@ func (h *helpdesk) decide(ctx context.Context, t *v1alpha1.Turn, decision v1alph
 	Expect(as("grace").Create(ctx, &v1alpha1.ToolApproval{
 		ObjectMeta: metav1.ObjectMeta{Namespace: h.namespace, Name: "decision"},
 		Spec: v1alpha1.ToolApprovalSpec{
-			TurnRef: v1alpha1.ObjectReference{Name: t.Name}, TurnUID: string(t.UID), Step: p.Step, CallID: p.CallID, ArgumentsHash: p.ArgumentsHash,
+			TurnRef: v1alpha1.ObjectReference{Name: t.Name}, TurnUID: string(t.UID), RequestID: p.RequestID, Step: p.Step, CallID: p.CallID,
+			ToolName: p.Name, ToolServerUID: p.ToolServerUID, SchemaHash: p.SchemaHash, ArgumentsHash: p.ArgumentsHash,
 			Decision: decision, Reason: reason, DecidedBy: "grace",
 		},
 	})).To(Succeed())

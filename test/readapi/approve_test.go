@@ -54,9 +54,9 @@ func (s *stage) waiting(ctx context.Context, name string, arguments map[string]s
 		hash, err := canonical.Hash(json.RawMessage(text))
 		Expect(err).NotTo(HaveOccurred())
 		entries = append(entries, entry(int64(len(entries)+1), journal.ApprovalRequested,
-			`{"step":1,"callID":"`+id+`","name":"close_ticket","arguments":`+text+`,"argumentsHash":"`+hash+`"}`))
+			`{"request":"request of `+id+`","step":1,"callID":"`+id+`","name":"close_ticket","toolServerUID":"server","schemaHash":"schema","arguments":`+text+`,"argumentsHash":"`+hash+`"}`))
 		t.Status.PendingApprovals = append(t.Status.PendingApprovals, v1alpha1.PendingApproval{
-			Step: 1, CallID: id, Name: "close_ticket", ArgumentsHash: hash,
+			RequestID: "request of " + id, Step: 1, CallID: id, Name: "close_ticket", ToolServerUID: "server", SchemaHash: "schema", ArgumentsHash: hash,
 			RequestTime: metav1.Now(), ExpiryTime: metav1.NewTime(time.Now().Add(time.Hour)),
 		})
 	}
@@ -98,7 +98,7 @@ var _ = Describe("The commands that decide", func() {
 		By("showing all that a decision is based on, of which a terminal acts on nothing")
 		yes := at(ctx, "y\n", append([]string{"approve", "first", "--reason", "as agreed"}, as...)...).must(ctx, cli.ExitOK)
 		Expect(yes.err.String()).To(And(
-			ContainSubstring("  turn     "+s.namespace+"/first\n"), ContainSubstring("  tool     close_ticket\n"), ContainSubstring("  call     call_1\n"),
+			ContainSubstring("  turn     "+s.namespace+"/first\n"), ContainSubstring("  tool     close_ticket\n  of uid   server\n  schema   schema\n"), ContainSubstring("  call     call_1\n"),
 			ContainSubstring("| {\n|   \"id\": 1042,\n|   \"note\": \"done\\u001b[2J\\nhash     0000\\u202e\"\n| }\n"),
 			ContainSubstring("approve as "+who+"? [y/N] "), Not(ContainSubstring("\x1b")), Not(ContainSubstring("\u202e"))))
 		Expect(yes.out.String()).To(Equal("call call_1 (close_ticket) of Turn " + s.namespace + "/first was approved by " + who + "\n"))
@@ -107,7 +107,8 @@ var _ = Describe("The commands that decide", func() {
 		Expect(made[0].Name).To(HavePrefix("first-"))
 		Expect(made[0].OwnerReferences).To(ConsistOf(metav1.OwnerReference{APIVersion: "capstan.dev/v1alpha1", Kind: "Turn", Name: "first", UID: t.UID}))
 		Expect(made[0].Spec).To(Equal(v1alpha1.ToolApprovalSpec{
-			TurnRef: v1alpha1.ObjectReference{Name: "first"}, TurnUID: string(t.UID), Step: 1, CallID: "call_1",
+			TurnRef: v1alpha1.ObjectReference{Name: "first"}, TurnUID: string(t.UID), RequestID: "request of call_1", Step: 1, CallID: "call_1",
+			ToolName: "close_ticket", ToolServerUID: "server", SchemaHash: "schema",
 			ArgumentsHash: t.Status.PendingApprovals[0].ArgumentsHash, Decision: v1alpha1.ApprovalApproved, Reason: "as agreed", DecidedBy: who,
 		}))
 

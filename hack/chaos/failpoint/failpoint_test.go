@@ -121,6 +121,9 @@ func (a appends) Artifact(context.Context, string, string) (journal.Artifact, er
 // serves is what a server does, whichever tool of it is called.
 type serves tool.CallerFunc
 
+// Current returns nothing.
+func (serves) Current(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
+
 func (s serves) Caller(*v1alpha1.ToolServer, string) tool.Caller { return tool.CallerFunc(s) }
 
 func (s serves) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }

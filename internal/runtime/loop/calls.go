@@ -99,6 +99,9 @@ func (in *Input) proceed(ctx context.Context, step int, open []placed) error {
 	if len(p.records) == 0 && len(p.wave) == 0 {
 		return in.await(ctx, step, open)
 	}
+	if err := in.release(ctx, step, &p); err != nil {
+		return err
+	}
 	records := p.records
 	for _, c := range p.wave {
 		records = append(repaired(records, c.repairs), journal.Record{Kind: journal.ToolIntended, Payload: c.intent})

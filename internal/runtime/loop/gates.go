@@ -204,7 +204,7 @@ func notRepeated(v view) verdict {
 	return verdict{}
 }
 
-// approved is gate 7: somebody has approved a call that needs it, with these arguments.
+// approved is gate 7: a person has approved a call that requires it, of this very tool and with these arguments.
 func approved(v view) verdict {
 	if !v.tool.RequiresApproval {
 		return verdict{}
@@ -212,10 +212,12 @@ func approved(v view) verdict {
 	asked := v.state.approval(v.step, v.call.ID)
 	decision, decided := v.state.Decision(v.step, v.call.ID)
 	switch {
-	case asked == nil:
+	case !model.ValidCallID(v.call.ID): // of a journal of an older version: no status can show it
+		return refuse(tool.Denied, "nobody can be asked about a call with this ID: make the call again")
+	case asked == nil, asked.Request == "" && !v.again: // what an older version asked does not name the tool
 		return verdict{ruling: waiting}
-	case asked.Name != v.tool.Name || asked.ArgumentsHash != hashOf(v.arguments):
-		return refuse(tool.Denied, "the arguments are no longer those that somebody was asked about: answer without this call")
+	case !asked.shows(v.tool, v.arguments):
+		return refuse(tool.Denied, "the tool or the arguments are no longer those that people were asked about: answer without this call")
 	case !decided:
 		return verdict{ruling: waiting}
 	case decision.Expired:

@@ -79,7 +79,13 @@ func TestEachGate(t *testing.T) {
 		class   tool.Class
 		message string
 	}
-	asked := Approval{Step: 2, CallID: "c", Name: "send", Arguments: json.RawMessage(`{"n":1}`), ArgumentsHash: hashOf(json.RawMessage(`{"n":1}`))}
+	asked := Approval{Request: "r", Step: 2, CallID: "c", Name: "send", SchemaHash: looking(t).tool.SchemaHash(), Arguments: json.RawMessage(`{"n":1}`), ArgumentsHash: hashOf(json.RawMessage(`{"n":1}`))}
+	yes := Decision{Request: "r", Step: 2, CallID: "c", Approved: true}
+	with := func(a Approval, change func(*Approval)) Approval {
+		change(&a)
+		return a
+	}
+	older := func(a *Approval) { a.Request, a.SchemaHash = "", "" }
 	other := Approval{Step: 1, CallID: "a", Name: "send"}
 	approval := func(payloads ...any) func(*view) {
 		return func(v *view) { v.tool.RequiresApproval, v.state = true, past(t, payloads...) }
@@ -187,15 +193,28 @@ func TestEachGate(t *testing.T) {
 			"not needed":      {"most calls", func(*view) {}, allowed, "", ""},
 			"not asked yet":   {"people are asked", approval(), waiting, "", ""},
 			"not decided yet": {"and waited for", approval(asked), waiting, "", ""},
-			"approved":        {"it may be made", approval(asked, Decision{Step: 2, CallID: "c", Approved: true, By: "ann"}), allowed, "", ""},
-			"denied":          {"by whom and why is told", approval(asked, Decision{Step: 2, CallID: "c", By: "ann", Reason: "not\ntoday </tool-output>"}), refused, tool.Denied, "ann has denied this call (not today &lt;/tool-output>): go on without it, and do not ask for it again"},
-			"denied, no word": {"as far as it is known", approval(asked, Decision{Step: 2, CallID: "c", By: "\u200b", Reason: " "}), refused, tool.Denied, "somebody has denied this call: go on without it, and do not ask for it again"},
-			"expired":         {"the end of the wait is a denial", approval(asked, Decision{Step: 2, CallID: "c", Expired: true}), refused, tool.Denied, "nobody has approved this call in time: go on without it, and say so"},
+			"approved":        {"it may be made", approval(asked, Decision{Request: "r", Step: 2, CallID: "c", Approved: true, By: "ann"}), allowed, "", ""},
+			"denied":          {"by whom and why is told", approval(asked, Decision{Request: "r", Step: 2, CallID: "c", By: "ann", Reason: "not\ntoday </tool-output>"}), refused, tool.Denied, "ann has denied this call (not today &lt;/tool-output>): go on without it, and do not ask for it again"},
+			"denied, no word": {"as far as it is known", approval(asked, Decision{Request: "r", Step: 2, CallID: "c", By: "\u200b", Reason: " "}), refused, tool.Denied, "somebody has denied this call: go on without it, and do not ask for it again"},
+			"expired":         {"the end of the wait is a denial", approval(asked, Decision{Request: "r", Step: 2, CallID: "c", Expired: true}), refused, tool.Denied, "nobody has approved this call in time: go on without it, and say so"},
 			"another call":    {"a decision is about one call", approval(asked, Decision{Step: 1, CallID: "c", Approved: true}, Decision{Step: 2, CallID: "b", Approved: true}), waiting, "", ""},
-			"second thoughts": {"the first decision counts", approval(asked, Decision{Step: 2, CallID: "c", By: "ann"}, Decision{Step: 2, CallID: "c", Approved: true}), refused, tool.Denied, "ann has denied this call: go on without it, and do not ask for it again"},
+			"second thoughts": {"the first decision counts", approval(asked, Decision{Request: "r", Step: 2, CallID: "c", By: "ann"}, Decision{Request: "r", Step: 2, CallID: "c", Approved: true}), refused, tool.Denied, "ann has denied this call: go on without it, and do not ask for it again"},
 			"other arguments": {"an approval is of the arguments that people saw", func(v *view) {
-				v.tool.RequiresApproval, v.arguments, v.state = true, json.RawMessage(`{"n":2}`), past(t, asked, Decision{Step: 2, CallID: "c", Approved: true})
-			}, refused, tool.Denied, "the arguments are no longer those that somebody was asked about: answer without this call"},
+				v.tool.RequiresApproval, v.arguments, v.state = true, json.RawMessage(`{"n":2}`), past(t, asked, Decision{Request: "r", Step: 2, CallID: "c", Approved: true})
+			}, refused, tool.Denied, "the tool or the arguments are no longer those that people were asked about: answer without this call"},
+			"other tool":    {"nor is it of another tool", approval(with(asked, func(a *Approval) { a.Name = "close" }), yes), refused, tool.Denied, "the tool or the arguments are no longer those that people were asked about: answer without this call"},
+			"other server":  {"nor of a tool of another server", approval(with(asked, func(a *Approval) { a.ToolServerUID = "u" }), yes), refused, tool.Denied, "the tool or the arguments are no longer those that people were asked about: answer without this call"},
+			"other schema":  {"nor of a tool with another schema", approval(with(asked, func(a *Approval) { a.SchemaHash = "h" }), yes), refused, tool.Denied, "the tool or the arguments are no longer those that people were asked about: answer without this call"},
+			"other request": {"a decision is about one request", approval(asked, Decision{Request: "q", Step: 2, CallID: "c", Approved: true}), waiting, "", ""},
+			"asked anew":    {"what was decided before does not count", approval(asked, yes, with(asked, func(a *Approval) { a.Request = "s" })), waiting, "", ""},
+			"older version": {"it did not show the tool", approval(with(asked, older), Decision{Step: 2, CallID: "c", Approved: true}), waiting, "", ""},
+			"older version, under way": {"it is made again as it was approved", func(v *view) {
+				approval(with(asked, older), Decision{Step: 2, CallID: "c", Approved: true})(v)
+				v.again = true
+			}, allowed, "", ""},
+			"no such ID": {"a call that no status can show is not asked about", func(v *view) {
+				v.tool.RequiresApproval, v.call.ID = true, strings.Repeat("x", 129)
+			}, refused, tool.Denied, "nobody can be asked about a call with this ID: make the call again"},
 		}},
 	} {
 		for name, tc := range tables.cases {

@@ -169,10 +169,14 @@ func (s *State) Terminal(output *schema.Schema) *Finish {
 	return nil
 }
 
-// OpenApprovals are the calls that wait for a decision, in the order in which it was asked for.
+// OpenApprovals are the requests for approval without a decision, oldest first. Those of older versions are made anew, and are not
+// among them.
 func (s *State) OpenApprovals() []Approval {
 	var open []Approval
-	for _, a := range s.Approvals {
+	for i, a := range s.Approvals {
+		if a.Request == "" || s.approvals[called{a.Step, a.CallID}] != i {
+			continue
+		}
 		if _, decided := s.Decision(a.Step, a.CallID); !decided && s.finish(a.Step, a.CallID) == nil {
 			open = append(open, a)
 		}
@@ -217,7 +221,7 @@ func (s *State) intent(step int, callID string) *Intent {
 	return &s.Intents[i]
 }
 
-// approval is what was asked of people about a call; nil if nothing was.
+// approval is what was last asked of people about a call; nil if nothing was.
 func (s *State) approval(step int, callID string) *Approval {
 	i, ok := s.approvals[called{step, callID}]
 	if !ok {
@@ -307,8 +311,7 @@ func (s *State) awaited(e journal.Entry) error {
 	}
 	last := len(s.Approvals) - 1
 	of := called{s.Approvals[last].Step, s.Approvals[last].CallID}
-	if _, ok := s.approvals[of]; !ok {
-		s.approvals[of] = last
-	}
+	s.approvals[of] = last
+	delete(s.decisions, of) // people are asked anew
 	return nil
 }

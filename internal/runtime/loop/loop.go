@@ -70,7 +70,8 @@ type Input struct {
 	Nonce string
 	// Now is the time of day, for what waits for people.
 	Now func() time.Time
-	// Decide returns somebody's decision about a call that waits for one, and nil while there is none. nil never has one.
+	// Decide returns the decision about a request, or nil if none has been made. It counts only if it names all that the request
+	// shows. If Decide is nil, calls are never decided.
 	Decide func(ctx context.Context, a Approval) (*Decision, error)
 	// Output is the JSON Schema that the answer must keep to; nil for none.
 	Output *schema.Schema
@@ -140,7 +141,7 @@ type ContextPolicy struct {
 // Parked is returned when the run has come to something that it waits for and that takes long: nothing is held for it. A
 // later run goes on.
 type Parked struct {
-	// Approvals are the calls that wait for somebody's decision.
+	// Approvals are the calls that require approval, at most MaxOpenApprovals.
 	Approvals []Approval
 	// Turns are the names of the Turns of sub-agents that are waited for.
 	Turns []string

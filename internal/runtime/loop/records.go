@@ -6,6 +6,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
 // Purpose is what a request is for, beside a step of the loop.
@@ -34,11 +35,18 @@ type Repair struct {
 	Changes []string `json:"changes"`
 }
 
-// Approval is a call that waits for somebody's decision, as the journal keeps it.
+// Approval is a call that requires approval, as the journal keeps it.
 type Approval struct {
-	Step   int    `json:"step"`
-	CallID string `json:"callID"`
-	Name   string `json:"name"`
+	// Request names this request for a decision. It is random, so a decision that names it is younger. Empty in journals of older
+	// versions: such a call is asked about again before it is made.
+	Request string `json:"request,omitempty"`
+	Step    int    `json:"step"`
+	CallID  string `json:"callID"`
+	Name    string `json:"name"`
+	// ToolServerUID is the UID of the object that has the tool, a ToolServer or an Agent; empty where there is none.
+	ToolServerUID string `json:"toolServerUID,omitempty"`
+	// SchemaHash is that of the schema of the arguments, as the Turn has the tool.
+	SchemaHash string `json:"schemaHash,omitempty"`
 	// Arguments as they will be used, and the SHA-256 of these, in hexadecimal.
 	Arguments     json.RawMessage `json:"arguments"`
 	ArgumentsHash string          `json:"argumentsHash"`
@@ -47,10 +55,32 @@ type Approval struct {
 	Expires   time.Time `json:"expires"`
 }
 
+// Decided returns a decision about exactly this request, by nobody yet.
+func (a *Approval) Decided(approved bool) *Decision {
+	return &Decision{
+		Request: a.Request, Step: a.Step, CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash,
+		ArgumentsHash: a.ArgumentsHash, Approved: approved,
+	}
+}
+
+// shows reports whether people were asked about a call of this tool with these arguments. An older version asked about less.
+func (a *Approval) shows(t *tool.Tool, arguments json.RawMessage) bool {
+	if a.Name != t.Name || a.ArgumentsHash != hashOf(arguments) {
+		return false
+	}
+	return a.Request == "" || a.ToolServerUID == t.Source.UID && a.SchemaHash == t.SchemaHash()
+}
+
 // Decision is what somebody decided about a call, as the journal keeps it.
 type Decision struct {
-	Step   int    `json:"step"`
-	CallID string `json:"callID"`
+	// Request to ArgumentsHash are those of the Approval. In journals of older versions there are Step and CallID alone.
+	Request       string `json:"request,omitempty"`
+	Step          int    `json:"step"`
+	CallID        string `json:"callID"`
+	Name          string `json:"name,omitempty"`
+	ToolServerUID string `json:"toolServerUID,omitempty"`
+	SchemaHash    string `json:"schemaHash,omitempty"`
+	ArgumentsHash string `json:"argumentsHash,omitempty"`
 	// Approved is false for a denial, and for a wait that has come to its end.
 	Approved bool `json:"approved"`
 	// Expired is true where nobody has decided in time.
@@ -58,6 +88,12 @@ type Decision struct {
 	// By is the name of the user who decided, and Reason why.
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
+}
+
+// isAbout reports whether a decision names all that people were asked about, and nothing else.
+func (d *Decision) isAbout(a *Approval) bool {
+	return d.Request == a.Request && d.Step == a.Step && d.CallID == a.CallID && d.Name == a.Name && d.ToolServerUID == a.ToolServerUID &&
+		d.SchemaHash == a.SchemaHash && d.ArgumentsHash == a.ArgumentsHash
 }
 
 // Rejection is an answer that does not fit the Turn's schema, as the journal keeps it.

@@ -157,10 +157,10 @@ type State struct {
 	// Distrusted are the names of tools whose effects an older version took from their servers' hints. Their intents count as
 	// Destructive, whatever the journal says.
 	Distrusted []string
-	// repairs and approvals are their places by call: all repairs, and the first approval.
+	// repairs and approvals are their places by call: all repairs, and the newest request for approval.
 	repairs   map[called][]int
 	approvals map[called]int
-	// decisions by call: the first counts.
+	// decisions about the newest requests, by call: of each the first counts.
 	decisions map[called]Decision
 	// rejections by step.
 	rejections map[int]*Rejection
@@ -228,7 +228,11 @@ func (s *State) decided(e journal.Entry) error {
 	if s.decisions == nil {
 		s.decisions = map[called]Decision{}
 	}
-	if of := (called{d.Step, d.CallID}); s.decisions[of] == (Decision{}) {
+	of := called{d.Step, d.CallID}
+	if a := s.approval(d.Step, d.CallID); a != nil && a.Request != d.Request {
+		return nil // it is about another request
+	}
+	if s.decisions[of] == (Decision{}) {
 		s.decisions[of] = d
 	}
 	return nil

@@ -13,6 +13,8 @@ import (
 type Offer struct {
 	// Server is the name of the ToolServer; empty for tools of another kind, whose names stay as they are.
 	Server string
+	// UID of the ToolServer; empty where it has none. Tools of another kind say it themselves.
+	UID string
 	// Tools by the names that their server gives them.
 	Tools []Tool
 	// Allow and RequireApproval are patterns of these names: '*' stands for any characters, '?' for one. An empty Allow allows
@@ -168,7 +170,7 @@ func allowed(offers []Offer) []Tool {
 				continue
 			}
 			if o.Server != "" {
-				t.Source, t.Trusted = Source{Server: o.Server, Name: t.Name}, false
+				t.Source, t.Trusted = Source{Server: o.Server, Name: t.Name, UID: o.UID}, false
 			}
 			t.RequiresApproval = t.RequiresApproval || matchesOne(o.RequireApproval, t.Name)
 			t.MaxCalls = lowest(t.MaxCalls, o.MaxCalls)

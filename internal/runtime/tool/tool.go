@@ -10,6 +10,7 @@ import (
 
 	"github.com/shopspring/decimal"
 
+	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 )
@@ -55,6 +56,9 @@ type Source struct {
 	Name   string `json:"name,omitempty"`
 	// Agent is the name of the sub-agent that the tool is.
 	Agent string `json:"agent,omitempty"`
+	// UID of the ToolServer or the Agent when the tools of the Turn were chosen, since another one may get its name. Empty where the
+	// object has none, as without a cluster, and in journals of older versions.
+	UID string `json:"uid,omitempty"`
 }
 
 // Tool is what a model is told of a tool, what is known of it, and how it is called. Without its Caller it marshals to JSON
@@ -94,6 +98,19 @@ func (t Tool) JSONSchema() (json.RawMessage, error) {
 	return t.Tool.JSONSchema()
 }
 
+// SchemaHash is the SHA-256 of the canonical form of the schema of the arguments, in hexadecimal.
+func (t Tool) SchemaHash() string {
+	source, err := t.JSONSchema()
+	if err != nil {
+		return "" // of a parameter whose default is no JSON, which no schema can have
+	}
+	data, err := canonical.JSON(source)
+	if err != nil {
+		data = source
+	}
+	return canonical.Sum(data)
+}
+
 // ShownSchema is the schema of the arguments as a model is shown it: nothing that describes in it can pass for a control token.
 // What decides about arguments is JSONSchema.
 func (t Tool) ShownSchema() (json.RawMessage, error) {
@@ -116,6 +133,16 @@ type CallerFunc func(ctx context.Context, c Call) (Result, error)
 
 // Call calls the function.
 func (f CallerFunc) Call(ctx context.Context, c Call) (Result, error) { return f(ctx, c) }
+
+// Checker is a Caller that can find out whether its tool is still the one that the Turn has.
+type Checker interface {
+	// Check returns an *Error that wraps ErrChanged if another object has the tool now, or if the tool has another schema. It returns
+	// another *Error if that cannot be found out. It is called before people are asked about a call, and before the call is made.
+	Check(ctx context.Context) error
+}
+
+// ErrChanged is the cause of an *Error that says that a tool is no longer the one that the Turn has.
+var ErrChanged = errors.New("the tool has changed since the turn began")
 
 // Call of a tool.
 type Call struct {

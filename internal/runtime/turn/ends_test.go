@@ -345,7 +345,9 @@ func deciding(after int, approved bool) func(context.Context, loop.Approval) (*l
 		if after--; after >= 0 {
 			return nil, nil
 		}
-		return &loop.Decision{Step: a.Step, CallID: a.CallID, Approved: approved, By: "alice", Reason: "because"}, nil
+		d := a.Decided(approved)
+		d.By, d.Reason = "alice", "because"
+		return d, nil
 	}
 }
 

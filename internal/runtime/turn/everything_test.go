@@ -48,7 +48,9 @@ func withEverything(p *process, in *turn.Input) {
 		if p.world.isFirst(p, "approval of "+a.CallID) {
 			return nil, nil
 		}
-		return &loop.Decision{Step: a.Step, CallID: a.CallID, Approved: true, By: "alice"}, nil
+		d := a.Decided(true)
+		d.By = "alice"
+		return d, nil
 	}
 	for i := range in.Chain {
 		in.Chain[i].ContextWindow = 20_000
@@ -86,7 +88,8 @@ func (b processBox) Offers(context.Context) ([]tool.Offer, error) {
 }
 
 // Caller calls the server, or begins a child.
-func (b processBox) Caller(s tool.Source) tool.Caller {
+func (b processBox) Caller(t tool.Tool) tool.Caller {
+	s := t.Source
 	return tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) {
 		result, err := b.call(s.Name+s.Agent, c)
 		switch {

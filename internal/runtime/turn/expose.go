@@ -51,7 +51,7 @@ func (r *run) exposed() tool.Exposure {
 // bound is a tool of the exposure that can be called.
 func (r *run) bound(t tool.Tool) tool.Tool {
 	if r.in.Toolbox != nil {
-		t.Caller = r.in.Toolbox.Caller(t.Source)
+		t.Caller = r.in.Toolbox.Caller(t)
 	}
 	if t.Caller == nil {
 		t.Caller = tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {

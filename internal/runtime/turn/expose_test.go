@@ -36,7 +36,8 @@ func (b *box) Offers(context.Context) ([]tool.Offer, error) {
 }
 
 // Caller returns what calls a tool.
-func (b *box) Caller(s tool.Source) tool.Caller {
+func (b *box) Caller(t tool.Tool) tool.Caller {
+	s := t.Source
 	if do := b.do[s.Name]; do != nil {
 		return do
 	}

@@ -46,7 +46,8 @@ type Input struct {
 	// Policy of calls, and Context of long conversations.
 	Policy  loop.Policy
 	Context loop.ContextPolicy
-	// Decide returns somebody's decision about a call that waits for one, and nil while there is none. nil never has one.
+	// Decide returns the decision about a request, or nil if none has been made. It counts only if it names all that the request
+	// shows. If Decide is nil, calls are never decided.
 	Decide func(ctx context.Context, a loop.Approval) (*loop.Decision, error)
 	// Child returns what the Turn of a call of a sub-agent took that has ended, or a *tool.Pending. It is asked about calls without
 	// a result when the Turn ends before them; nil is never asked.
@@ -83,8 +84,9 @@ type Toolbox interface {
 	// Offers returns what the entries of the Agent's tools offer now, in their order. It is called when the model's tools are
 	// chosen, and not when the journal has them.
 	Offers(ctx context.Context) ([]tool.Offer, error)
-	// Caller returns what calls a tool that was offered, maybe to an earlier run.
-	Caller(s tool.Source) tool.Caller
+	// Caller returns what calls a tool that was offered, maybe to an earlier run. That of a tool that requires approval may be a
+	// tool.Checker.
+	Caller(t tool.Tool) tool.Caller
 }
 
 // Progress is what a Turn has done by now.

@@ -1,0 +1,117 @@
+package toolbox_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/toolbox"
+)
+
+// desk is a cluster with one ToolServer and one Agent, both of which can be replaced.
+type desk struct {
+	uid    types.UID
+	schema string
+	err    error
+	calls  int
+}
+
+func (d *desk) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) {
+	return []tool.Tool{
+		{Tool: prompt.Tool{Name: "look"}, Schema: json.RawMessage(d.schema)}, {Tool: prompt.Tool{Name: "close"}, Schema: json.RawMessage(d.schema)},
+	}, d.err
+}
+
+func (d *desk) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
+	return d.Tools(ctx, s)
+}
+
+func (d *desk) Caller(*v1alpha1.ToolServer, string) tool.Caller { return d }
+
+// Call counts calls.
+func (d *desk) Call(context.Context, tool.Call) (tool.Result, error) {
+	d.calls++
+	return tool.Result{Content: "done"}, nil
+}
+
+// box has one tool of each kind, of which people approve close and helper.
+func (d *desk) box() *toolbox.Box {
+	agent := &v1alpha1.Agent{}
+	agent.Spec.Tools = []v1alpha1.AgentTool{
+		{ServerRef: &v1alpha1.ObjectReference{Name: "tickets"}, RequireApproval: []string{"close"}},
+		{AgentRef: &v1alpha1.ObjectReference{Name: "helper"}, RequireApproval: []string{"*"}},
+	}
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, UID: d.uid} }
+	return &toolbox.Box{
+		Agent: agent, MaxDepth: 1, MaxDescendants: 1, Servers: d, Call: func(string) tool.Caller { return d },
+		Server: func(_ context.Context, name string) (*v1alpha1.ToolServer, error) {
+			return &v1alpha1.ToolServer{ObjectMeta: meta(name)}, nil
+		},
+		SubAgent: func(_ context.Context, name string) (*v1alpha1.Agent, error) {
+			return &v1alpha1.Agent{ObjectMeta: meta(name)}, nil
+		},
+	}
+}
+
+// TestARouteEndsWhereItsToolWasReplaced for tools that require approval: what a person approved is not what would be called.
+func TestARouteEndsWhereItsToolWasReplaced(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		tool    string
+		change  func(*desk)
+		changed bool
+		made    bool
+	}{
+		"nothing":          {"it is the same tool", "close", func(*desk) {}, false, true},
+		"server":           {"another ToolServer has the name", "close", func(d *desk) { d.uid = "second" }, true, false},
+		"schema":           {"it takes other arguments", "close", func(d *desk) { d.schema = `{"type":"object","properties":{"all":{"type":"boolean"}}}` }, true, false},
+		"same schema":      {"white space and order say nothing", "close", func(d *desk) { d.schema = ` { "properties" : {"id":{"type" : "string"}}, "type":"object" }` }, false, true},
+		"away":             {"nobody knows what it is", "close", func(d *desk) { d.err = errors.New("away") }, false, false},
+		"agent":            {"another Agent has the name", "helper", func(d *desk) { d.uid = "second" }, true, false},
+		"without approval": {"nobody was shown anything", "look", func(d *desk) { d.uid, d.schema, d.err = "second", `{}`, errors.New("away") }, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &desk{uid: "first", schema: `{"type":"object","properties":{"id":{"type":"string"}}}`}
+			box := d.box()
+			offers, err := box.Offers(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var of tool.Tool
+			for _, exposed := range tool.Expose(offers, nil) {
+				data, err := json.Marshal(exposed) // as a journal keeps it
+				if err != nil {
+					t.Fatal(err)
+				}
+				if exposed.Name == tc.tool && json.Unmarshal(data, &of) != nil {
+					t.Fatal("the tool cannot be read back")
+				}
+			}
+			if of.Source.UID != "first" {
+				t.Fatalf("the tool comes from %+v, want the UID of its object", of.Source)
+			}
+			tc.change(d)
+			caller := box.Caller(of)
+			if of.RequiresApproval {
+				err := caller.(tool.Checker).Check(t.Context())
+				if errors.Is(err, tool.ErrChanged) != tc.changed || (err == nil) != tc.made {
+					t.Errorf("Check: %v: %s", err, tc.reason)
+				}
+			}
+			_, err = caller.Call(t.Context(), tool.Call{Attempt: 1, Arguments: json.RawMessage(`{}`)})
+			if (err == nil) != tc.made || d.calls == 1 != tc.made {
+				t.Errorf("Call: %v after %d calls: %s", err, d.calls, tc.reason)
+			}
+			if err != nil && tool.AsError(err).Class != tool.Unavailable {
+				t.Errorf("class %q, want unavailable: nothing was called", tool.AsError(err).Class)
+			}
+		})
+	}
+}

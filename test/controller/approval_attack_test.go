@@ -1,0 +1,114 @@
+package controller_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// made notes the calls of tools that require approval.
+type made struct {
+	mu    sync.Mutex
+	names []string
+}
+
+// offers gives each Turn tools of these names that require approval.
+func (m *made) offers(names ...string) func(*manager.Options) {
+	return func(o *manager.Options) {
+		o.Hooks.Tools = func(context.Context, *v1alpha1.Agent) []tool.Tool {
+			var all []tool.Tool
+			for _, name := range names {
+				all = append(all, tool.Tool{
+					Tool:   prompt.Tool{Name: name, Parameters: []prompt.Parameter{{Name: "n", Type: "integer"}}},
+					Effect: tool.Destructive, RequiresApproval: true,
+					Caller: tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+						m.mu.Lock()
+						defer m.mu.Unlock()
+						m.names = append(m.names, name)
+						return tool.Result{Content: "done"}, nil
+					}),
+				})
+			}
+			return all
+		}
+	}
+}
+
+func (m *made) calls() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]string(nil), m.names...)
+}
+
+var _ = Describe("A hostile model endpoint", func() {
+	It("gets nothing released by an approval of another call, whatever IDs it writes", func(ctx SpecContext) {
+		shared := strings.Repeat("x", 128)
+		s := newStage(ctx, fmt.Sprintf(`
+rules:
+- when: {toolMessages: 0}
+  reply: {toolCalls: [{id: %[1]s1, name: close_ticket}, {id: %[1]s2, name: wipe_all}]}
+- reply: {text: "Done."}
+`, shared))
+		var m made
+		s.run(m.offers("close_ticket", "wipe_all"))
+		s.create(ctx, append(s.basics(), newTurn("one"))...)
+		t := s.reaches(ctx, "one", v1alpha1.TurnReasonAwaitingApproval)
+		Expect(t.Status.PendingApprovals).To(HaveLen(2))
+		closes, wipes := t.Status.PendingApprovals[0], t.Status.PendingApprovals[1]
+		Expect([]string{closes.Name, wipes.Name}).To(Equal([]string{"close_ticket", "wipe_all"}))
+		Expect(closes.CallID).NotTo(Equal(wipes.CallID), "each call has an ID of its own")
+		Expect(closes.ArgumentsHash).To(Equal(wipes.ArgumentsHash))
+
+		By("naming the other tool in place of the one that was shown, which releases nothing")
+		s.decides(ctx, t, 1, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolName = "close_ticket" })
+		s.decides(ctx, t, 1, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.RequestID = closes.RequestID })
+		s.stays(ctx, t)
+
+		By("approving the one and denying the other")
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
+		s.decides(ctx, t, 1, v1alpha1.ApprovalDenied)
+		s.reaches(ctx, "one", v1alpha1.TurnReasonCompleted)
+		Expect(m.calls()).To(Equal([]string{"close_ticket"}))
+	}, SpecTimeout(patience))
+
+	It("gets no call made that the status has not listed", func(ctx SpecContext) {
+		var calls []string
+		for i := range 27 {
+			calls = append(calls, fmt.Sprintf(`{name: wipe, arguments: '{"n": %d}'}`, i))
+		}
+		s := newStage(ctx, "rules:\n- when: {toolMessages: 0}\n  reply: {toolCalls: ["+strings.Join(calls, ", ")+"]}\n- reply: {text: Done.}\n")
+		var m made
+		s.run(m.offers("wipe"))
+		s.create(ctx, append(s.basics(), newTurn("many", func(t *v1alpha1.Turn) {
+			t.Spec.Limits = &v1alpha1.Limits{MaxToolCalls: new(int32(100))}
+		}))...)
+		t := s.reaches(ctx, "many", v1alpha1.TurnReasonAwaitingApproval)
+		Expect(t.Status.PendingApprovals).To(HaveLen(25))
+		seen := sets.New[string]()
+		for i, p := range t.Status.PendingApprovals {
+			seen.Insert(p.RequestID)
+			s.decides(ctx, t, i, v1alpha1.ApprovalApproved)
+		}
+		Eventually(func(g Gomega) {
+			t = s.turn(ctx, "many")
+			g.Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonAwaitingApproval))
+			g.Expect(t.Status.PendingApprovals).To(HaveLen(2))
+			g.Expect(seen.HasAny(t.Status.PendingApprovals[0].RequestID, t.Status.PendingApprovals[1].RequestID)).To(BeFalse())
+		}).WithContext(ctx).Should(Succeed())
+		Expect(m.calls()).To(HaveLen(25), "the others wait until they are listed")
+		s.decides(ctx, t, 0, v1alpha1.ApprovalDenied)
+		s.decides(ctx, t, 1, v1alpha1.ApprovalApproved)
+		s.reaches(ctx, "many", v1alpha1.TurnReasonCompleted)
+		Expect(m.calls()).To(HaveLen(26))
+	}, SpecTimeout(2*patience))
+})
