@@ -33,8 +33,6 @@ import (
 
 // The causes a run is abandoned for.
 var (
-	// errDeleted: the Turn is being deleted; there is nothing to write.
-	errDeleted = errors.New("the turn was deleted")
 	// errSuperseded: the Turn is no longer this run's. It is bound elsewhere, has ended or is gone.
 	errSuperseded = errors.New("the turn is bound elsewhere")
 	// errStopping: this process is out of time to stop in.
@@ -259,8 +257,8 @@ func (e *Executor) ended(work context.Context, r *run) {
 	}
 }
 
-// gone is told that a Turn has left the watch: it has ended, is bound elsewhere or to nobody, or was deleted. Which of
-// these it is does not matter: a run of it writes no more.
+// gone is told that a Turn has left the watch: it has ended, is bound elsewhere or to nobody, or was deleted. A run of it stops in
+// each case, and then finds out whether there is something to charge.
 func (e *Executor) gone(t *v1alpha1.Turn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

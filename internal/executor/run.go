@@ -46,14 +46,14 @@ type run struct {
 	next *v1alpha1.Turn
 }
 
-// observe brings the run in line with what its Turn says now; mine says whether the Turn is bound to this executor. The caller
-// holds the executor's lock.
+// observe brings the run in line with what its Turn says now; mine says whether the Turn is bound to this executor and is to go on.
+// A Turn that is being deleted, and that a finalizer still holds, ends as a cancelled one. The caller holds the executor's lock.
 func (r *run) observe(t *v1alpha1.Turn, mine bool) {
 	r.gone, r.next = false, nil
 	switch {
-	case t.DeletionTimestamp != nil:
-		r.abandon(errDeleted)
 	case t.Epoch() < r.epoch: // from before
+	case t.DeletionTimestamp != nil && t.BoundTo() == r.executor.Name && t.Epoch() == r.epoch:
+		r.follow(v1alpha1.DesiredStateCancelled)
 	case mine && t.Epoch() == r.epoch:
 		r.follow(t.Spec.DesiredState)
 	default:
@@ -102,10 +102,9 @@ func (r *run) conclude(ctx context.Context, result *turn.Result, err error) {
 	case result != nil:
 		r.finish(write, result)
 		log.V(1).Info("Ran a turn", "stop", result.Stop, "requests", result.Counts.ModelRequests)
-	case errors.Is(err, errDeleted):
-		log.Info("Stopped the run of a deleted turn")
 	case errors.Is(err, errSuperseded):
 		log.Info("Left a turn that is no longer bound here")
+		r.charge(write)
 	case isParked && r.suspended.Load():
 		r.suspend(write, parked)
 	case errors.Is(err, loop.ErrInterrupted) && r.suspended.Load():

@@ -78,7 +78,7 @@ func (e *Executor) total(ctx context.Context, t *v1alpha1.Turn, place *turn.Plac
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		return struct{}{}, e.writeTotals(ctx, key, place, end)
+		return struct{}{}, writeTotals(ctx, e.Reader, e.Client, key, place, end)
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
 		if !apierrors.IsConflict(err) { // somebody else changed the Session: that is no news to anybody
 			e.Log.Error(err, "Failed to write the status of a session, trying again", "session", key, "in", wait)
@@ -90,15 +90,17 @@ func (e *Executor) total(ctx context.Context, t *v1alpha1.Turn, place *turn.Plac
 }
 
 // writeTotals writes the totals once. A Session that has gone, or was made anew meanwhile, has no use for them.
-func (e *Executor) writeTotals(ctx context.Context, key client.ObjectKey, place *turn.Place, end time.Time) error {
+func writeTotals(
+	ctx context.Context, reader client.Reader, writer client.Client, key client.ObjectKey, place *turn.Place, end time.Time,
+) error {
 	var s v1alpha1.Session
-	if err := e.Reader.Get(ctx, key, &s); err != nil {
+	if err := reader.Get(ctx, key, &s); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	if string(s.UID) != place.UID || !translate.SessionTotals(&s, place.Totals, place.Last, end) {
 		return nil
 	}
-	err := e.Client.Status().Update(ctx, &s)
+	err := writer.Status().Update(ctx, &s)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil

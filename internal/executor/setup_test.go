@@ -149,7 +149,7 @@ func newExecutor(t *testing.T, funcs interceptor.Funcs, objects ...client.Object
 		t.Fatal(err)
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.Turn{}).WithInterceptorFuncs(funcs).
+		WithStatusSubresource(&v1alpha1.Turn{}, &v1alpha1.Session{}).WithInterceptorFuncs(funcs).
 		WithIndex(&v1alpha1.ToolApproval{}, fieldApprovalTurn, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.ToolApproval).Spec.TurnRef.Name}
 		}).Build()

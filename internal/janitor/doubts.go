@@ -19,6 +19,8 @@ const maxDoubts = 10_000
 type object struct {
 	kind schema.GroupVersionKind
 	key  types.NamespacedName
+	// finished is true for a Turn that is known to have finished before it went.
+	finished bool
 }
 
 func objectOf(o client.Object) object {

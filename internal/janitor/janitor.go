@@ -1,4 +1,5 @@
-// Package janitor forgets the journals of Turns and Sessions that are gone, a while after they went.
+// Package janitor forgets the journals of Turns and Sessions that are gone, a while after they went. Before that it has Turns that
+// were deleted before their end charged to their Sessions.
 //
 // It learns of deletions in two ways. A watch hints at one at once; the API server's word is asked before anything is done.
 // And every now and then all journals are held against all objects, which finds what was deleted while nobody watched.
@@ -33,6 +34,10 @@ type Janitor struct {
 	// Sweep makes the janitor look for journals of objects that are in no namespace any more. It needs the right to list
 	// the objects of all namespaces, and a store that no other installation shares.
 	Sweep bool
+	// Charge charges a Turn that is gone to its Session, as its journal says what it took, and does nothing for the UID of a Session. It
+	// is called before the journal is retired, maybe more than once. A journal is not retired while Charge fails. If Charge is nil,
+	// nothing is charged.
+	Charge func(ctx context.Context, uid string) error
 	// Retention is how long a journal is kept after its object was deleted, from 0.
 	Retention time.Duration
 	// Now is the time of day.
@@ -160,14 +165,38 @@ func (j *Janitor) followUp(ctx context.Context) (retired, left bool) {
 			j.doubts.hint(uid, d.object, j.Now())
 			continue
 		}
-		if isGone {
-			gone[uid] = d
+		if !isGone {
+			continue
 		}
+		if err := j.charge(ctx, uid, d); err != nil {
+			j.report("charge a deleted turn to its session", err)
+			j.doubts.hint(uid, d.object, j.Now())
+			continue
+		}
+		gone[uid] = d
 	}
 	if len(gone) > 0 {
 		retired = j.retire(ctx, gone)
 	}
 	return retired, j.doubts.any()
+}
+
+// charge charges a Turn that is gone to its Session. One that had finished was charged before that was written.
+func (j *Janitor) charge(ctx context.Context, uid types.UID, d doubt) error {
+	if d.object.finished || d.object.kind.Kind != "Turn" {
+		return nil
+	}
+	return j.chargeUID(ctx, string(uid))
+}
+
+// chargeUID charges what has a UID, if it is a Turn.
+func (j *Janitor) chargeUID(ctx context.Context, uid string) error {
+	if j.Charge == nil {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return j.Charge(bounded, uid)
 }
 
 // retire retires the journals of objects that are gone. What fails is hinted at again: not every janitor sweeps.
@@ -277,5 +306,9 @@ func (j *Janitor) left(o client.Object) { j.doubts.leave(o.GetUID(), objectOf(o)
 // Finished is told of a Turn that has finished, so that it has left the cache for that. It never blocks.
 func (j *Janitor) Finished(uid types.UID) { j.doubts.finish(uid, j.Now()) }
 
-// Deleted is told of an object that is gone. It never blocks.
-func (j *Janitor) Deleted(o client.Object) { j.doubts.hint(o.GetUID(), objectOf(o), j.Now()) }
+// Deleted is told of a finished Turn that is gone. It never blocks.
+func (j *Janitor) Deleted(o client.Object) {
+	gone := objectOf(o)
+	gone.finished = true
+	j.doubts.hint(o.GetUID(), gone, j.Now())
+}

@@ -2,6 +2,7 @@ package janitor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -39,15 +40,28 @@ func (j *Janitor) sweep(ctx context.Context) error {
 		return nil
 	}
 	j.Log.Info("Found journals of objects that are gone", "journals", left.Len(), "keptFor", j.Retention.String())
-	for batch := range slices.Chunk(left.UnsortedList(), storePage) {
+	gone, uncharged := j.chargeAll(ctx, left.UnsortedList())
+	for batch := range slices.Chunk(gone, storePage) {
 		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
 		err := j.Store.Retire(bounded, j.Now(), batch...)
 		cancel()
 		if err != nil {
-			return fmt.Errorf("failed to retire journals: %w", err)
+			return errors.Join(fmt.Errorf("failed to retire journals: %w", err), uncharged)
 		}
 	}
-	return nil
+	return uncharged
+}
+
+// chargeAll charges the Turns among the UIDs of what is gone. It returns those that may be retired, and why the others may not yet.
+func (j *Janitor) chargeAll(ctx context.Context, uids []string) (done []string, err error) {
+	for _, uid := range uids {
+		if failure := j.chargeUID(ctx, uid); failure != nil {
+			err = fmt.Errorf("failed to charge a deleted turn to its session: %w", failure) // one of them says enough
+			continue
+		}
+		done = append(done, uid)
+	}
+	return done, err
 }
 
 // journals are the UIDs of all journals that are not retired.

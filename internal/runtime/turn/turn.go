@@ -231,7 +231,11 @@ func (r *run) finish() error {
 	if err != nil {
 		return err
 	}
-	// The ends of open calls go with the result: a Turn that has ended has no open call.
+	return r.end(result)
+}
+
+// end writes the end of the Turn. The ends of open calls go with it: a Turn that has ended has no open call.
+func (r *run) end(result *Result) error {
 	return r.record(append(r.past.loop.OpenEnds(r.exposed().Nonce),
 		journal.Record{Kind: journal.Finalized, Payload: result, Artifacts: result.attachments()})...)
 }

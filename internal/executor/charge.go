@@ -1,0 +1,116 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// Charger charges Turns that were deleted before their end to their Sessions. It is safe for concurrent use.
+type Charger struct {
+	// Engine ends the Turns in their journals.
+	Engine *turn.Engine
+	// Reader reads from the API server, Client writes the status of Sessions.
+	Reader client.Reader
+	Client client.Client
+	// Now is the time of day.
+	Now func() time.Time
+	Log logr.Logger
+}
+
+// chargeTries is how often a Turn is charged against others who write the same journal or the same Session.
+const chargeTries = 5
+
+// Charge ends a Turn whose object is gone in its journal, and adds what it took to the history and to the totals of its Session. It
+// does each of them once, however often it is called and whoever else does it. It does nothing for a UID that is no Turn's, for a
+// Turn without a Session, and for a Session that is gone. An error may go away; a journal that cannot be read is logged instead.
+func (c *Charger) Charge(ctx context.Context, uid string) error {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		err := c.charge(ctx, uid)
+		if err != nil && !apierrors.IsConflict(err) && !errors.Is(err, journal.ErrSequence) && !errors.Is(err, journal.ErrFenced) {
+			err = backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(wait), backoff.WithMaxTries(chargeTries))
+	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
+		c.Log.Error(err, "Failed to charge a deleted turn to its session, because its journal cannot be read", "uid", uid)
+		return nil
+	}
+	return err
+}
+
+// charge does it once.
+func (c *Charger) charge(ctx context.Context, uid string) error {
+	a, err := c.Engine.Abandoned(ctx, uid)
+	if err != nil || a == nil {
+		return err
+	}
+	var s v1alpha1.Session
+	key := client.ObjectKey{Namespace: a.Namespace, Name: a.Session.Name}
+	if err := c.Reader.Get(ctx, key, &s); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("failed to get session %q: %w", key.Name, err)
+	}
+	if string(s.UID) != a.Session.UID {
+		return nil // another one of its name
+	}
+	place, err := a.Charge(a.Session)
+	if err != nil || place == nil {
+		return err
+	}
+	return writeTotals(ctx, c.Reader, c.Client, key, place, c.Now())
+}
+
+// chargeTimeout bounds the time in which a run charges its Turn. The janitor does it otherwise.
+const chargeTimeout = 30 * time.Second
+
+// charge charges the Turn to its Session if it has left the watch because it was deleted.
+func (r *run) charge(ctx context.Context) {
+	e := r.executor
+	if r.turn.Spec.SessionRef == nil || !r.hasLeft() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, chargeTimeout)
+	defer cancel()
+	deleted, err := r.isDeleted(ctx)
+	if deleted {
+		charger := Charger{Engine: e.Engine, Reader: e.Reader, Client: e.Client, Now: e.Now, Log: e.Log}
+		err = charger.Charge(ctx, string(r.turn.UID))
+	}
+	if err != nil {
+		e.Log.Error(err, "Failed to charge a deleted turn to its session; the leader tries again", "turn", r.key())
+	}
+}
+
+// hasLeft reports whether the Turn has left the watch.
+func (r *run) hasLeft() bool {
+	r.executor.mu.Lock()
+	defer r.executor.mu.Unlock()
+	return r.gone
+}
+
+// isDeleted asks the API server whether the Turn is gone. One of its name with another UID is another one.
+func (r *run) isDeleted(ctx context.Context) (bool, error) {
+	now := &metav1.PartialObjectMetadata{}
+	now.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Turn"))
+	err := r.executor.Reader.Get(ctx, r.key(), now)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return err == nil && now.UID != r.turn.UID, err
+}

@@ -1,0 +1,212 @@
+package executor
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// caller is a model that calls the tool "look" and takes 15 tokens for that.
+type caller struct{}
+
+func (caller) Generate(context.Context, model.Request) (model.Reply, error) {
+	return model.Reply{
+		FinishReason: model.FinishToolCalls, ToolCalls: []model.ToolCall{{ID: "c1", Name: "look", Arguments: "{}"}},
+		Usage: model.Usage{InputTokens: 10, OutputTokens: 5},
+	}, nil
+}
+
+// talk is the Session of the Turn.
+func talk() *v1alpha1.Session {
+	return &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "talk", UID: "uid-talk"}}
+}
+
+// inTalk makes a Turn one of the Session that asks a model.
+func inTalk(t *v1alpha1.Turn) {
+	t.Spec.SessionRef, t.Spec.Execution = &v1alpha1.ObjectReference{Name: "talk"}, v1alpha1.ExecutionRun
+}
+
+// calling is an executor with a run of the Turn that has been answered once and is within a call. Its journals are in a file.
+func calling(t *testing.T, funcs interceptor.Funcs, change ...func(*v1alpha1.Turn)) (*Executor, *sqlite.Store) {
+	t.Helper()
+	e, _ := newExecutor(t, funcs, append(surroundings(), talk(), turnWith(append(change, inTalk)...))...)
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	e.Engine = &turn.Engine{Journal: store, Now: e.Now}
+	e.Provider = func(*v1alpha1.ModelProvider) model.Provider { return caller{} }
+	called := make(chan struct{})
+	look := tool.CallerFunc(func(ctx context.Context, _ tool.Call) (tool.Result, error) {
+		close(called)
+		<-ctx.Done()
+		return tool.Result{}, ctx.Err()
+	})
+	e.Tools = func(context.Context, *v1alpha1.Agent) []tool.Tool {
+		return []tool.Tool{{
+			Tool: prompt.Tool{Name: "look", Description: "Looks it up."}, Effect: tool.ReadOnly, Caller: look, Schema: json.RawMessage(`{"type":"object"}`),
+		}}
+	}
+	e.observe(t.Context(), stored(t, e))
+	<-called
+	return e, store
+}
+
+// remove deletes an object from the API server.
+func remove(t *testing.T, e *Executor, o client.Object) {
+	t.Helper()
+	if err := e.Client.Delete(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// charged is how many Turns the totals of the Session and its history have, and how many tokens.
+type charged struct {
+	Turns, Tokens, HistoryTurns, HistoryTokens int64
+}
+
+// once is what the Session has when the Turn was charged to it once.
+var once = charged{Turns: 1, Tokens: 15, HistoryTurns: 1, HistoryTokens: 15}
+
+func chargedTo(t *testing.T, e *Executor, j journal.Journal) charged {
+	t.Helper()
+	var s v1alpha1.Session
+	if err := e.Reader.Get(t.Context(), client.ObjectKeyFromObject(talk()), &s); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	h, err := session.Latest(t.Context(), j, "uid-talk")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := charged{Turns: s.Status.Turns, HistoryTurns: h.Totals.Turns, HistoryTokens: h.Totals.Usage.InputTokens + h.Totals.Usage.OutputTokens}
+	if s.Status.Usage != nil {
+		got.Tokens = s.Status.Usage.TotalTokens
+	}
+	return got
+}
+
+// TestADeletedTurnIsChargedToItsSession: what it took was paid for, whatever its user did with the object.
+func TestADeletedTurnIsChargedToItsSession(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// change is what happens to the objects before the watch says that the Turn is gone.
+		change func(*testing.T, *Executor)
+		want   charged
+	}{
+		"deleted": {"its run charges it", func(t *testing.T, e *Executor) { remove(t, e, stored(t, e)) }, once},
+		"made anew": {"the new one of its name is another Turn", func(t *testing.T, e *Executor) {
+			remove(t, e, stored(t, e))
+			again := turnWith(boundTo("other", 1), inTalk)
+			again.UID = "uid-two"
+			if err := e.Client.Create(t.Context(), again); err != nil {
+				t.Fatal(err)
+			}
+		}, once},
+		"bound elsewhere": {"it goes on there", func(*testing.T, *Executor) {}, charged{}},
+		"without its Session": {"nobody has a use for it", func(t *testing.T, e *Executor) {
+			remove(t, e, stored(t, e))
+			remove(t, e, talk())
+		}, charged{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			writes := 0
+			e, store := calling(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+				if _, ok := o.(*v1alpha1.Turn); ok {
+					writes++
+				}
+				return c.SubResource(sub).Update(ctx, o, opts...)
+			}})
+			before := stored(t, e)
+			tc.change(t, e)
+			newWatch(t.Context(), e).OnDelete(before)
+			e.all.Wait()
+			if diff := cmp.Diff(tc.want, chargedTo(t, e, store)); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if got := recorded(e); writes > 0 || len(got) > 0 {
+				t.Errorf("%d writes of the Turn and the Events %q, want none about an object that is gone", writes, got)
+			}
+			entries, err := journal.Collect(t.Context(), store, "uid-one")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ended := entries[len(entries)-1].Kind == journal.Finalized; ended != (tc.want == once) {
+				t.Errorf("the journal ends with the end of the Turn: %t", ended)
+			}
+		})
+	}
+}
+
+// TestADeletedTurnIsChargedOnce: the process may be killed between any two writes, and others charge it, too.
+func TestADeletedTurnIsChargedOnce(t *testing.T) {
+	fails := true
+	e, store := calling(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		if _, ok := o.(*v1alpha1.Session); ok && fails {
+			return broken
+		}
+		return c.SubResource(sub).Update(ctx, o, opts...)
+	}})
+	before := stored(t, e)
+	remove(t, e, before)
+	newWatch(t.Context(), e).OnDelete(before)
+	e.all.Wait()
+	want := once
+	want.Turns, want.Tokens = 0, 0
+	if diff := cmp.Diff(want, chargedTo(t, e, store)); diff != "" {
+		t.Fatalf("while the totals cannot be written: -want +got:\n%s", diff)
+	}
+	fails = false
+	last, err := store.Last(t.Context(), "uid-one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	charger := &Charger{Engine: e.Engine, Reader: e.Reader, Client: e.Client, Now: e.Now, Log: e.Log}
+	for range 2 {
+		if err := charger.Charge(t.Context(), "uid-one"); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(once, chargedTo(t, e, store)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}
+	if n, err := store.Last(t.Context(), "uid-one"); err != nil || n != last {
+		t.Errorf("the journal has %d entries, %v; want %d, for the Turn has ended", n, err, last)
+	}
+	if err := charger.Charge(t.Context(), "uid-talk"); err != nil {
+		t.Errorf("Charge of a Session: %v, want nothing to happen", err)
+	}
+}
+
+// TestATurnBehindAFinalizerIsCancelled: it is there to be read until the finalizer goes.
+func TestATurnBehindAFinalizerIsCancelled(t *testing.T) {
+	e, store := calling(t, interceptor.Funcs{}, func(t *v1alpha1.Turn) { t.Finalizers = []string{"example.com/hold"} })
+	remove(t, e, stored(t, e))
+	e.observe(t.Context(), stored(t, e))
+	e.all.Wait()
+	if got := stored(t, e).StateReason(); got != v1alpha1.TurnReasonCancelled {
+		t.Errorf("the Turn is %s, want %s", got, v1alpha1.TurnReasonCancelled)
+	}
+	if diff := cmp.Diff(once, chargedTo(t, e, store)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

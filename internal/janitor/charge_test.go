@@ -1,0 +1,206 @@
+package janitor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// asking is a model that calls the tool "look" once, and takes 15 tokens for each reply.
+type asking struct{}
+
+func (asking) Generate(_ context.Context, r model.Request) (model.Reply, error) {
+	used := model.Usage{InputTokens: 10, OutputTokens: 5}
+	if r.Messages[len(r.Messages)-1].Role == model.RoleTool {
+		return model.Reply{Text: "There.", FinishReason: model.FinishStop, Usage: used}, nil
+	}
+	return model.Reply{FinishReason: model.FinishToolCalls, ToolCalls: []model.ToolCall{{ID: "c1", Name: "look", Arguments: "{}"}}, Usage: used}, nil
+}
+
+// office is a janitor that charges, with journals in a file.
+type office struct {
+	*Janitor
+	store  *sqlite.Store
+	engine *turn.Engine
+	api    client.WithWatch
+	// failure is what writes of the status of a Session return while it is set.
+	failure error
+}
+
+func newOffice(t *testing.T, objects ...client.Object) *office {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	o := &office{store: store}
+	o.api = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.Session{}).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, object client.Object, opts ...client.SubResourceUpdateOption) error {
+			if o.failure != nil {
+				return o.failure
+			}
+			return c.SubResource(sub).Update(ctx, object, opts...)
+		},
+	}).Build()
+	now := time.Unix(1_000_000, 0)
+	clock := func() time.Time { return now }
+	o.engine = &turn.Engine{Journal: store, Now: clock}
+	charger := &executor.Charger{Engine: o.engine, Reader: o.api, Client: o.api, Now: clock, Log: logr.Discard()}
+	o.Janitor = &Janitor{Store: store, Reader: o.api, Sweep: true, Retention: time.Hour, Charge: charger.Charge, Now: func() time.Time {
+		now = now.Add(settleTime) // every hint is due when it is looked at
+		return now
+	}, Log: logr.Discard()}
+	return o
+}
+
+// begin runs the Turn uid-a of the Session until what the tool does stops it.
+func (o *office) begin(t *testing.T, stops func(interrupt, kill func()) (tool.Result, error)) error {
+	t.Helper()
+	life, kill := context.WithCancel(t.Context())
+	defer kill()
+	in := turn.Input{
+		UID: "uid-a", Epoch: 1, Executor: "capstan-0", Namespace: "helpdesk", Name: "a", Timeout: time.Minute, Limit: time.Minute,
+		Chain:  []loop.Candidate{{ProviderName: "demo", Model: "m", Provider: asking{}, Retry: loop.Retry{MaxAttempts: 1}}},
+		Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25}, Session: &turn.Session{UID: "uid-talk", Name: "talk"},
+		Preparation: func(context.Context) (prepare.Input, error) {
+			return prepare.Input{
+				Agent: prepare.Agent{Name: "helper"}, Now: time.Unix(1_000_000, 0).UTC(),
+				Profile: prepare.Profile{Name: "house", ID: "house", Version: "1", Identity: &turncontext.Identity{SystemPrompt: "Be brief."}},
+				Turn:    prepare.Turn{Name: "a", Message: "Hello", Session: &turncontext.Session{ID: "talk"}},
+			}, nil
+		},
+	}
+	interrupt := make(chan struct{})
+	in.Interrupt = interrupt
+	in.Tools = []tool.Tool{{
+		Tool: prompt.Tool{Name: "look", Description: "Looks it up."}, Effect: tool.ReadOnly, Schema: json.RawMessage(`{"type":"object"}`),
+		Caller: tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) { return stops(func() { close(interrupt) }, kill) }),
+	}}
+	_, err := o.engine.Run(life, in)
+	return err
+}
+
+// totals of the Session in its status and in its history, as tokens, and whether the journal of the Turn is retired.
+type totals struct {
+	Turns, Tokens, HistoryTurns, HistoryTokens int64
+	Retired                                    bool
+}
+
+func (o *office) totals(t *testing.T) (got totals) {
+	t.Helper()
+	var s v1alpha1.Session
+	if err := o.api.Get(t.Context(), client.ObjectKeyFromObject(sessionOf("talk")), &s); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	h, err := session.Latest(t.Context(), o.store, "uid-talk")
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := o.store.UIDs(t.Context(), "", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = totals{
+		Turns: s.Status.Turns, HistoryTurns: h.Totals.Turns, HistoryTokens: h.Totals.Usage.InputTokens + h.Totals.Usage.OutputTokens,
+		Retired: !slices.Contains(left, "uid-a"),
+	}
+	if s.Status.Usage != nil {
+		got.Tokens = s.Status.Usage.TotalTokens
+	}
+	return got
+}
+
+// TestATurnThatWasDeletedWhileNobodyRanItIsCharged: its journal says what it took, however it came to rest.
+func TestATurnThatWasDeletedWhileNobodyRanItIsCharged(t *testing.T) {
+	for name, stops := range map[string]func(interrupt, kill func()) (tool.Result, error){
+		"parked":      func(_, _ func()) (tool.Result, error) { return tool.Result{}, &tool.Pending{Turn: "child"} },
+		"handed back": func(interrupt, _ func()) (tool.Result, error) { interrupt(); return tool.Result{Content: "found"}, nil },
+		"killed":      func(_, kill func()) (tool.Result, error) { kill(); return tool.Result{}, context.Canceled },
+	} {
+		for how, find := range map[string]func(*testing.T, *office){
+			"seen by the watch": func(t *testing.T, o *office) {
+				o.left(turnOf("a"))
+				o.followUp(t.Context())
+			},
+			"found by a sweep": func(t *testing.T, o *office) { o.report("sweep", o.sweep(t.Context())) },
+		} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				o := newOffice(t, sessionOf("talk"))
+				if err := o.begin(t, stops); err == nil {
+					t.Fatal("the Turn has ended, want it to rest")
+				}
+				o.failure = errors.New("etcd is away")
+				find(t, o)
+				if diff := cmp.Diff(totals{HistoryTurns: 1, HistoryTokens: 15}, o.totals(t)); diff != "" {
+					t.Fatalf("while the totals cannot be written, -want +got:\n%s", diff)
+				}
+				o.failure = nil
+				want := totals{Turns: 1, Tokens: 15, HistoryTurns: 1, HistoryTokens: 15, Retired: true}
+				for range 2 {
+					find(t, o)
+					if diff := cmp.Diff(want, o.totals(t)); diff != "" {
+						t.Errorf("-want +got:\n%s", diff)
+					}
+				}
+				all, err := journal.Collect(t.Context(), o.store, "uid-a")
+				if err != nil || all[len(all)-1].Kind != journal.Finalized {
+					t.Errorf("the journal has %d entries, %v; want its last one to be the end of the Turn", len(all), err)
+				}
+			})
+		}
+	}
+}
+
+// TestNothingIsChargedToASessionThatIsGone: its history is retired, too.
+func TestNothingIsChargedToASessionThatIsGone(t *testing.T) {
+	other := sessionOf("talk")
+	other.ObjectMeta = metav1.ObjectMeta{Namespace: "helpdesk", Name: "talk", UID: "uid-other"}
+	for name, objects := range map[string][]client.Object{"gone": nil, "made anew": {other}} {
+		t.Run(name, func(t *testing.T) {
+			o := newOffice(t, objects...)
+			if err := o.begin(t, func(_, kill func()) (tool.Result, error) { kill(); return tool.Result{}, context.Canceled }); err == nil {
+				t.Fatal("the Turn has ended, want it to rest")
+			}
+			if err := o.sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(totals{Retired: true}, o.totals(t)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,154 @@
+package turn_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+// deletedIn is the input of a Turn that calls a tool once, during which something happens.
+func deletedIn(meanwhile func()) (turn.Input, *script) {
+	c, s := candidate("p0", 1, asks("send", "{}"), says("Done."))
+	in := inTalk("a", "Send it.", c)
+	in.Namespace = "helpdesk"
+	in.Preparation = making(func(m *prepare.Input) { m.Turn.Session = &turncontext.Session{ID: "talk"} })
+	in.Policy.Unvalidated = true
+	in.Tools = []tool.Tool{named("send", tool.Destructive, func(context.Context, tool.Call) (tool.Result, error) {
+		meanwhile()
+		return tool.Result{Content: "sent"}, nil
+	})}
+	return in, s
+}
+
+// charge charges the Turn a to its Session.
+func charge(t *testing.T, j journal.Journal) *turn.Place {
+	t.Helper()
+	a, err := engine(j).Abandoned(t.Context(), "a")
+	if err != nil || a == nil {
+		t.Fatalf("Abandoned: %v, %v; want what it took", a, err)
+	}
+	if a.Namespace != "helpdesk" || a.Session.UID != "talk-uid" || a.Session.Name != "talk" {
+		t.Errorf("charged to Session %+v of namespace %q, want its own", a.Session, a.Namespace)
+	}
+	place, err := a.Charge(a.Session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return place
+}
+
+// TestARunThatHasNotHeardOfTheDeletionStops: the Turn was charged, and what it would buy by now would be nobody's.
+func TestARunThatHasNotHeardOfTheDeletionStops(t *testing.T) {
+	for store, open := range journals {
+		t.Run(store, func(t *testing.T) {
+			j := open(t)
+			var place *turn.Place
+			in, s := deletedIn(func() { place = charge(t, j) })
+			if result, err := engine(j).Run(t.Context(), in); !errors.Is(err, journal.ErrFenced) || s.asked() != 1 {
+				t.Errorf("Run = %+v, %v with %d requests; want it fenced with the first", result, err, s.asked())
+			}
+			want := model.Usage{InputTokens: 1000, OutputTokens: 100}
+			if place == nil || place.Number != 1 || place.Totals.Usage != want || place.Totals.Cost == nil || place.Totals.Cost.Amount != "0.002" {
+				t.Errorf("place %+v, want the first Turn with what its reply took and cost", place)
+			}
+			if h := history(t, j); len(h.Turns) != 1 || len(h.Turns[0].Messages) != 0 {
+				t.Errorf("history %+v, want the Turn without messages", h.Turns)
+			}
+			if diff := cmp.Diff(place, charge(t, j)); diff != "" || len(history(t, j).Turns) != 1 {
+				t.Errorf("charged again to %d Turns: -want +got:\n%s", len(history(t, j).Turns), diff)
+			}
+		})
+	}
+}
+
+// TestATurnThatEndedIsChargedAsItEnded: its process was killed before its Session had it.
+func TestATurnThatEndedIsChargedAsItEnded(t *testing.T) {
+	whole, cut := &journaltest.Memory{}, &journaltest.Memory{}
+	in, _ := deletedIn(func() {})
+	result := mustRun(t, whole, in)
+	if err := cut.Append(t.Context(), "a", entries(t, whole, "a")...); err != nil { // and nothing of the Session
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(result.Session, charge(t, cut)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff(history(t, whole), history(t, cut)); diff != "" {
+		t.Errorf("the history has other messages: -want +got:\n%s", diff)
+	}
+}
+
+// TestWhatThereIsNothingToChargeOf: a journal without a Session, without a request, without entries, and that of a Session.
+func TestWhatThereIsNothingToChargeOf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		uid    string
+		change func(*turn.Input)
+	}{
+		"no Session": {"a", func(in *turn.Input) { in.Session = nil }},
+		"no request": {"a", func(in *turn.Input) { in.PrepareOnly = true }},
+		"no entries": {"b", func(*turn.Input) {}},
+		"a Session":  {"talk-uid", func(*turn.Input) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			in, _ := deletedIn(func() {})
+			tc.change(&in)
+			mustRun(t, j, in)
+			before := len(entries(t, j, tc.uid))
+			if a, err := engine(j).Abandoned(t.Context(), tc.uid); a != nil || err != nil {
+				t.Errorf("Abandoned = %+v, %v; want nothing", a, err)
+			}
+			if n := len(entries(t, j, tc.uid)); n != before {
+				t.Errorf("%d entries more, want none", n-before)
+			}
+		})
+	}
+}
+
+// TestADeletedTurnReportsACallOfUnknownOutcome: its effect may have been made.
+func TestADeletedTurnReportsACallOfUnknownOutcome(t *testing.T) {
+	j := &journaltest.Memory{}
+	var kill context.CancelCauseFunc
+	in, _ := deletedIn(func() { kill(errors.New("killed")) })
+	ctx, c := control(t, &in)
+	kill = c.abandon
+	stopped := &stopping{Memory: j}
+	if _, err := engine(stopped).Run(ctx, in); err == nil {
+		t.Fatal("the Turn has ended, want it cut off")
+	}
+	charge(t, j)
+	ends := entries(t, j, "a")
+	result := decoded[turn.Result](t, ends[len(ends)-1])
+	if result.Stop != turn.StopCancelled || result.Message != "the turn was deleted before its end" || result.Counts.Resumes != 0 {
+		t.Errorf("it ended as %s, %q with %d resumes", result.Stop, result.Message, result.Counts.Resumes)
+	}
+	if result.Counts.UnknownOutcomes != 1 || len(result.Calls) != 1 || result.Calls[0].Outcome != loop.Unknown {
+		t.Errorf("%d unknown outcomes and the calls %+v, want the one call", result.Counts.UnknownOutcomes, result.Calls)
+	}
+}
+
+// stopping is a journal that takes nothing after the intent to make a call, as when the process is killed there.
+type stopping struct {
+	*journaltest.Memory
+	intended bool
+}
+
+func (s *stopping) Append(ctx context.Context, uid string, all ...journal.Entry) error {
+	if s.intended {
+		return errors.New("killed")
+	}
+	for _, e := range all {
+		s.intended = s.intended || e.Kind == journal.ToolIntended
+	}
+	return s.Memory.Append(ctx, uid, all...)
+}
