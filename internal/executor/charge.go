@@ -15,6 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // Charger charges Turns that were deleted before their end to their Sessions. It is safe for concurrent use.
@@ -69,6 +70,7 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 	if string(s.UID) != a.Session.UID {
 		return nil // another one of its name
 	}
+	a.Session.Known = translate.KnownTotals(&s)
 	place, err := a.Charge(a.Session)
 	if err != nil || place == nil {
 		return err
