@@ -117,6 +117,9 @@ const (
 	ConditionExecuted = "Executed"
 	// ConditionFinalized says whether the record of the Turn is whole.
 	ConditionFinalized = "Finalized"
+	// ConditionJournalLost is True when a run found that the journal of the runs before it was lost. It stays, also where the
+	// Turn started over. Without such a loss it is absent.
+	ConditionJournalLost = "JournalLost"
 )
 
 // Reasons of Succeeded=Unknown.
@@ -174,7 +177,7 @@ const (
 	// TurnReasonPolicyViolated surfaces when the provider's content filter withheld the answer.
 	TurnReasonPolicyViolated = "PolicyViolated"
 	// TurnReasonInterrupted surfaces when the run cannot go on, because of a fault within Capstan or because its journal is
-	// damaged.
+	// damaged or lost.
 	TurnReasonInterrupted = "Interrupted"
 	// TurnReasonCancelled surfaces when desiredState became Cancelled before the end.
 	TurnReasonCancelled = "Cancelled"
@@ -189,6 +192,15 @@ const (
 	TurnReasonFinalized = "Finalized"
 	// TurnReasonPartiallyFinalized surfaces on Finalized when a step of the record failed; the message names it.
 	TurnReasonPartiallyFinalized = "PartiallyFinalized"
+	// TurnReasonOtherStore surfaces on JournalLost when the executor uses another store than the runs before: the store was
+	// replaced, as an emptyDir is with its Pod.
+	TurnReasonOtherStore = "OtherStore"
+	// TurnReasonEntriesMissing surfaces on JournalLost when the store has fewer entries of the Turn than it is known to have had:
+	// an older copy of it was restored, or a replica without the newest entries took over.
+	TurnReasonEntriesMissing = "EntriesMissing"
+	// TurnReasonJournalMissing surfaces on JournalLost when the store has no entry of the Turn, and nothing proves that none was
+	// ever written: the store has failed over, or an older version of Capstan bound the Turn.
+	TurnReasonJournalMissing = "JournalMissing"
 )
 
 // Reasons of Events about Turns.
@@ -209,6 +221,9 @@ const (
 	EventHistoryLost = "HistoryLost"
 	// EventContextWarning is emitted, at the end, when the conversation has come near the model's context window.
 	EventContextWarning = "ContextWarning"
+	// EventJournalLost is emitted when a run found that the journal of the runs before it was lost: the Turn then starts over, or
+	// ends.
+	EventJournalLost = "JournalLost"
 	// EventResumed is emitted when a Turn that was cut off or suspended was taken up again from what its journal held.
 	EventResumed = "Resumed"
 )

@@ -39,7 +39,7 @@ const (
 	StopDeadline StopReason = "Deadline"
 	// StopSessionClosed means that the budget of the Turn's Session was used up.
 	StopSessionClosed StopReason = "SessionClosed"
-	// StopInterrupted means that the run cannot go on, because of a fault within Capstan or of its journal.
+	// StopInterrupted means that the run cannot go on, because of a fault within Capstan or because its journal is damaged or lost.
 	StopInterrupted StopReason = "Interrupted"
 	// StopCancelled means that somebody cancelled the Turn.
 	StopCancelled StopReason = "Cancelled"
@@ -105,7 +105,7 @@ type TurnStatus struct {
 	// result is the best answer by then), Budget (of tokens or cost), MaxOutputTokens (the answer was cut off), OutputInvalid
 	// (the answer does not fit the schema), ContentFilter, ContextLength (the prompt is too long for the
 	// model), ModelError (no model gave a usable answer), PreparationError, InvalidSpec, Deadline, SessionClosed,
-	// Interrupted (by a fault of Capstan, or of its journal) or Cancelled.
+	// Interrupted (by a fault of Capstan, or because the journal is damaged or lost) or Cancelled.
 	// +optional
 	StopReason StopReason `json:"stopReason,omitempty"`
 
@@ -167,6 +167,30 @@ type ExecutorBinding struct {
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	Epoch int64 `json:"epoch"`
+
+	// storeID is the ID of the store that holds the Turn's journal: the store of the first run that may have begun something,
+	// at most 64 characters. A later run that finds another store knows by it that the journal is lost. It is absent where a
+	// version of Capstan bound the Turn that did not record it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	StoreID string `json:"storeID,omitempty"`
+
+	// storeIncarnation is the incarnation that this store had, at most 64 characters. It changes when the store may have lost
+	// entries that it had confirmed, as after a failover of PostgreSQL.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	StoreIncarnation string `json:"storeIncarnation,omitempty"`
+
+	// journalEntries is how many entries the Turn's journal has at least, as of the last write of this status that said so.
+	// 0: the Turn was handed back before anything was begun. It is absent where this is not known.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	JournalEntries *int64 `json:"journalEntries,omitempty"`
+
+	// sideEffects is true when a tool that is not ReadOnly may have been called: such a tool was among the Agent's when the Turn
+	// was bound, or a run was about to call one. A Turn without side effects starts over where its journal is lost.
+	// +optional
+	SideEffects bool `json:"sideEffects,omitempty"`
 }
 
 // Preparation says how the prompt of a Turn came about.
@@ -371,7 +395,8 @@ type StepCounts struct {
 	Reflections int32 `json:"reflections,omitempty"`
 
 	// unknownOutcomes is the number of calls of which nobody knows whether they were done, of tools that may not be called
-	// twice: the run was cut off between intent and result, or the tool gave none in time. The model was told so.
+	// twice: the run was cut off between intent and result, or the tool gave none in time. The model was told so. Where the
+	// journal was lost it is the least number that there may be.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UnknownOutcomes int32 `json:"unknownOutcomes,omitempty"`

@@ -29,6 +29,17 @@ const (
 	DesiredStateCancelled DesiredState = "Cancelled"
 )
 
+// JournalLossPolicy says what becomes of a Turn whose journal is lost.
+// +kubebuilder:validation:Enum=Interrupt;Rerun
+type JournalLossPolicy string
+
+const (
+	// JournalLossInterrupt ends the Turn.
+	JournalLossInterrupt JournalLossPolicy = "Interrupt"
+	// JournalLossRerun starts it over.
+	JournalLossRerun JournalLossPolicy = "Rerun"
+)
+
 // CitationMode says whether a result names its sources.
 // +kubebuilder:validation:Enum=Show;Hide
 type CitationMode string
@@ -189,6 +200,14 @@ type TurnSpec struct {
 	// +kubebuilder:default=Active
 	// +kubebuilder:validation:XValidation:rule="oldSelf != 'Cancelled' || self == 'Cancelled'",message="desiredState must stay Cancelled: cancelling is final, create a new Turn instead"
 	DesiredState DesiredState `json:"desiredState,omitempty"`
+
+	// onJournalLoss says what becomes of the Turn when its journal is lost after a tool that is not ReadOnly may have been
+	// called: Interrupt (the default), which ends the Turn as Interrupted and makes no call twice; or Rerun, which starts it over,
+	// so that calls of before may be made again. A Turn that could call ReadOnly tools only, or none, starts over in any case.
+	// +optional
+	// +kubebuilder:default=Interrupt
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="onJournalLoss must not change: create a new Turn instead"
+	OnJournalLoss JournalLossPolicy `json:"onJournalLoss,omitempty"`
 
 	// ttlSecondsAfterFinished is how long the Turn is kept after it finished, in seconds, from 0 (deleted at once) to
 	// 31536000. Without it the Turn is kept until somebody deletes it.

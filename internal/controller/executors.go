@@ -34,6 +34,9 @@ type ExecutorReconciler struct {
 	// Exclusive says that no executor but Self works while this process leads: they work only while they lead, as executors with a
 	// journal in SQLite do. Whoever wins the election then knows that all others are gone.
 	Exclusive bool
+	// SelfStore is where that executor keeps journals, as it was last known. Its Lease may be one of an earlier process, which
+	// had another store.
+	SelfStore func() executor.StoreIdentity
 	// Turns is told whom to look at again.
 	Turns *TurnReconciler
 
@@ -273,10 +276,18 @@ func (r *ExecutorReconciler) live(ctx context.Context) ([]ExecutorInfo, error) {
 		}
 		capacity := capacityOf(l) // 0 where the executor stops: what it is given it hands back
 		if _, trusted := r.leases.look(l, now); trusted && capacity > 0 {
-			all = append(all, ExecutorInfo{Name: name, Capacity: capacity})
+			all = append(all, ExecutorInfo{Name: name, Capacity: capacity, Store: r.storeOf(name, l)})
 		}
 	}
 	return all, nil
+}
+
+// storeOf returns where an executor keeps journals.
+func (r *ExecutorReconciler) storeOf(name string, l *coordinationv1.Lease) executor.StoreIdentity {
+	if name == r.Self && r.SelfStore != nil {
+		return r.SelfStore()
+	}
+	return executor.StoreIdentity{ID: l.Annotations[executor.StoreAnnotation], Incarnation: l.Annotations[executor.IncarnationAnnotation]}
 }
 
 func (r *ExecutorReconciler) list(ctx context.Context) ([]coordinationv1.Lease, error) {

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
 )
 
 // ExecutorInfo is an executor that Turns can be bound to.
@@ -21,6 +22,8 @@ type ExecutorInfo struct {
 	Name string
 	// Capacity is how many Turns may be bound to it at once.
 	Capacity int
+	// Store is where it keeps journals; the zero value where it does not say, as an executor of an older version.
+	Store executor.StoreIdentity
 }
 
 // places counts which Turns are bound where, ahead of the cache: a place is taken before the binding is written, so that

@@ -283,7 +283,13 @@ func (r *TurnReconciler) admit(ctx context.Context, v view, d decision) (ctrl.Re
 	if why != "" {
 		return written(ctrl.Result{RequeueAfter: d.after}, r.wait(ctx, v.turn, queueReason(executors), why))
 	}
-	return r.bind(ctx, v, name)
+	return r.bind(ctx, v, named(executors, name))
+}
+
+// named is the executor of a name.
+func named(executors []ExecutorInfo, name string) ExecutorInfo {
+	i := slices.IndexFunc(executors, func(e ExecutorInfo) bool { return e.Name == name })
+	return executors[i]
 }
 
 // settle binds a Turn that is to end, so that its executor ends it with all that the journal holds. Where there is no
@@ -296,7 +302,7 @@ func (r *TurnReconciler) settle(ctx context.Context, v view, d decision) (ctrl.R
 		return ctrl.Result{}, fmt.Errorf("failed to list executors: %w", err)
 	}
 	if name := r.places.claim(requestOf(v.turn), executors); name != "" {
-		return r.bind(ctx, v, name)
+		return r.bind(ctx, v, named(executors, name))
 	}
 	if left := v.untilGivenUp(); left > 0 && d.reason == v1alpha1.TurnReasonDeadlineExceeded {
 		// The Turn goes on looking: an executor that appears wakes it.
@@ -307,12 +313,12 @@ func (r *TurnReconciler) settle(ctx context.Context, v view, d decision) (ctrl.R
 }
 
 // bind writes that a Turn has its place, which claims it.
-func (r *TurnReconciler) bind(ctx context.Context, v view, name string) (ctrl.Result, error) {
-	t := v.turn
+func (r *TurnReconciler) bind(ctx context.Context, v view, to ExecutorInfo) (ctrl.Result, error) {
+	t, name := v.turn, to.Name
 	translate.Unpark(t, v.now)
 	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", name), v.now)
 	translate.Start(t, v.now)
-	t.Status.Executor = &v1alpha1.ExecutorBinding{Name: name, Epoch: t.Epoch() + 1}
+	t.Status.Executor = translate.Bind(t, v.agent, name, to.Store.ID, to.Store.Incarnation)
 	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionPrepared) // what an earlier run said of it
 	switch err := r.updateStatus(ctx, t); {
 	case err == nil:

@@ -27,6 +27,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/toolbox"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -54,6 +55,8 @@ type Executor struct {
 	// Client reads from the cache and writes status, Reader reads from the API server.
 	Client client.Client
 	Reader client.Reader
+	// Store is where the Engine keeps journals.
+	Store *store.Tracker
 	// Cache whose Turns are watched. It holds all that are bound to this executor and none that has finished.
 	Cache ctrlcache.Cache
 	// Leases writes the Lease.
@@ -223,6 +226,7 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	ctx, abandon := context.WithCancelCause(work)
 	r := &run{
 		executor: e, turn: t.DeepCopy(), epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
+		binding:   *t.Status.Executor.DeepCopy(),
 		cancelled: make(chan struct{}), interrupt: make(chan struct{}),
 	}
 	if e.draining {

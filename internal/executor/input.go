@@ -58,6 +58,8 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		e.Log.Info("Warning: a turn was started later than now, so that a clock is wrong; it gets the whole of its time", "turn", r.key(), "aheadSeconds", ahead.Seconds())
 	}
 	in.Timeout = translate.Left(t, in.Limit, now)
+	in.Entries, in.BeforeEffect = &r.entries, r.beforeEffect
+	in.Opened = func(ctx context.Context, entries int64) error { return r.opened(ctx, entries, &in, agent) }
 	in.Cancel, in.Interrupt = r.cancelled, r.interrupt
 	in.Toolbox, in.Decide, in.Progress, in.Child = r.toolbox(agent), r.decide, r.progress.note, r.child
 	if in.Selection.Pinned, err = e.pinned(ctx, agent); err != nil {

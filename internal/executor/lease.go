@@ -20,6 +20,10 @@ const (
 	LeaseLabelValue = "executor"
 	// CapacityAnnotation of a Lease is how many Turns may be bound to its executor at once; 0 while the executor stops.
 	CapacityAnnotation = "capstan.dev/max-concurrent-turns"
+	// StoreAnnotation of a Lease is the ID of the store in which the executor keeps journals.
+	StoreAnnotation = "capstan.dev/store-id"
+	// IncarnationAnnotation of a Lease is the incarnation of that store.
+	IncarnationAnnotation = "capstan.dev/store-incarnation"
 	// LeasePrefix stands before an executor's name in the name of its Lease.
 	LeasePrefix = "capstan-executor-"
 
@@ -76,6 +80,8 @@ func (h *heldLease) describe(l *coordinationv1.Lease) {
 	}
 	l.Labels[LeaseLabel] = LeaseLabelValue
 	l.Annotations[CapacityAnnotation] = strconv.Itoa(capacity)
+	own := h.executor.Store.Last()
+	l.Annotations[StoreAnnotation], l.Annotations[IncarnationAnnotation] = own.ID, own.Incarnation
 	for name, value := range h.executor.LeaseAnnotations {
 		if value == "" {
 			delete(l.Annotations, name) // of an earlier process

@@ -70,15 +70,6 @@ func TestObserveOfARun(t *testing.T) {
 	}
 }
 
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // TestObserveStartsRuns: which Turns without a run get one.
 func TestObserveStartsRuns(t *testing.T) {
 	for name, tc := range map[string]struct {

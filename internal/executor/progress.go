@@ -110,6 +110,13 @@ func (p *progress) stop() *v1alpha1.Turn {
 	return p.turn
 }
 
+// wrote notes that the run itself has written the status.
+func (p *progress) wrote(t *v1alpha1.Turn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turn = t
+}
+
 // last is what the run has done, and whether that is anything at all.
 func (p *progress) last() (newest turn.Progress, any bool) {
 	p.mu.Lock()
@@ -119,7 +126,10 @@ func (p *progress) last() (newest turn.Progress, any bool) {
 
 // writeProgress writes the progress of a run once.
 func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, n turn.Progress) (*v1alpha1.Turn, error) {
-	written, err := r.executor.update(ctx, t, r.epoch, func(t *v1alpha1.Turn) { translate.Progress(t, n) })
+	written, err := r.executor.update(ctx, t, r.epoch, func(t *v1alpha1.Turn) {
+		r.stamp(t)
+		translate.Progress(t, n)
+	})
 	if err != nil && !errors.Is(err, context.Canceled) {
 		r.executor.Log.Error(err, "Failed to write the progress of a turn", "turn", r.key())
 	}

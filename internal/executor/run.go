@@ -15,6 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/store"
 )
 
 // run is one run of one Turn, of one epoch.
@@ -26,6 +27,14 @@ type run struct {
 	// epoch the run belongs to, and when the run began.
 	epoch int64
 	begun time.Time
+	// binding is that of the Turn, as this run last read or wrote it. The run's goroutine alone uses it.
+	binding v1alpha1.ExecutorBinding
+	// store is where the journal is, nil before the run has found that it may go on from it; entries is how many entries the
+	// journal is known to have.
+	store   atomic.Pointer[store.Identity]
+	entries atomic.Int64
+	// tried is true once the engine was asked to run the Turn.
+	tried bool
 	// progress writes what the run does, while it goes on.
 	progress progress
 	// abandon ends the life of the run at once, for a cause; its Turn goes on elsewhere or is gone.
@@ -98,10 +107,14 @@ func (r *run) conclude(ctx context.Context, result *turn.Result, err error) {
 	write := context.WithoutCancel(ctx)
 	notReady, isNotReady := errors.AsType[*notReadyError](err)
 	parked, isParked := errors.AsType[*loop.Parked](err)
+	cut, isCutOff := errors.AsType[*cutOffError](err)
 	switch {
 	case result != nil:
 		r.finish(write, result)
 		log.V(1).Info("Ran a turn", "stop", result.Stop, "requests", result.Counts.ModelRequests)
+	case isCutOff:
+		r.lose(write, cut)
+		log.Info("Ended a turn without a result", "stop", cut.stop, "cause", cut.message)
 	case errors.Is(err, errSuperseded):
 		log.Info("Left a turn that is no longer bound here")
 		r.charge(write)
@@ -218,6 +231,7 @@ func (r *run) engine(ctx context.Context, in *turn.Input) (result *turn.Result, 
 			result, err = nil, errPanicked
 		}
 	}()
+	r.tried = true
 	return r.executor.Engine.RunInput(ctx, in)
 }
 
@@ -234,11 +248,12 @@ func (r *run) hesitate(ctx context.Context) {
 	}
 }
 
-// isFinal reports whether the Turn is not to be tried again by this run: it stops here, is somebody else's, waits for
+// isFinal reports whether the Turn is not to be tried again by this run: it ends or stops here, is somebody else's, waits for
 // something, or is a newer version's.
 func isFinal(err error) bool {
 	_, giveBack := errors.AsType[*giveBackError](err)
 	_, notReady := errors.AsType[*notReadyError](err)
 	_, parked := errors.AsType[*loop.Parked](err)
-	return giveBack || notReady || parked || errors.Is(err, loop.ErrInterrupted) || errors.Is(err, journal.ErrFenced) || errors.Is(err, journal.ErrNewer)
+	_, cutOff := errors.AsType[*cutOffError](err)
+	return giveBack || notReady || parked || cutOff || errors.Is(err, errSuperseded) || errors.Is(err, loop.ErrInterrupted) || errors.Is(err, journal.ErrFenced) || errors.Is(err, journal.ErrNewer)
 }

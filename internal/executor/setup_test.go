@@ -26,6 +26,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -154,13 +155,13 @@ func newExecutor(t *testing.T, funcs interceptor.Funcs, objects ...client.Object
 			return []string{o.(*v1alpha1.ToolApproval).Spec.TurnRef.Name}
 		}).Build()
 	clock := func() time.Time { return now }
-	store := &memory{}
+	journals := &memory{}
 	return &Executor{
 		Name: me, Capacity: 10, Client: c, Reader: c, Events: events.NewFakeRecorder(10),
-		Engine: &turn.Engine{Journal: store, Now: clock}, Provider: providers.NewCache(nil, clock, nil).Lazy, Now: clock, Log: logr.Discard(),
+		Engine: &turn.Engine{Journal: journals, Now: clock}, Store: store.NewTracker(journals), Provider: providers.NewCache(nil, clock, nil).Lazy, Now: clock, Log: logr.Discard(),
 		ConfigMaps: func(string) translate.ConfigMaps { return noConfigMaps }, Approvals: approvals.Trust,
 		runs: map[types.UID]*run{}, done: map[types.UID]int64{},
-	}, store
+	}, journals
 }
 
 // noConfigMaps are those of a namespace that has none.

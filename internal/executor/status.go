@@ -79,6 +79,7 @@ func (r *run) releaseUnprepared(ctx context.Context, why *notReadyError) {
 func (r *run) unbind(ctx context.Context, also func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	released, _ := r.executor.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
 		t.Status.Executor.Name = ""
+		r.stamp(t)
 		also(t)
 	})
 	if released != nil {
@@ -165,11 +166,16 @@ func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 		e.Events.Eventf(t, nil, corev1.EventTypeNormal, v1alpha1.EventResumed, "Resume",
 			"the turn went on from its journal (resumes %d, epoch %d)", result.Counts.Resumes, t.Epoch())
 	}
+	e.announceEnd(t, result.Stop)
+}
+
+// announceEnd emits the Event of the end of a Turn.
+func (e *Executor) announceEnd(t *v1alpha1.Turn, stop turn.Stop) {
 	kind, reason := corev1.EventTypeNormal, v1alpha1.EventSucceeded
 	switch {
 	case t.StateReason() == v1alpha1.TurnReasonCancelled:
 		reason = v1alpha1.EventCancelled
-	case result.Stop != turn.StopCompleted && result.Stop != turn.StopToolEnded && result.Stop != turn.StopPrepared:
+	case stop != turn.StopCompleted && stop != turn.StopToolEnded && stop != turn.StopPrepared:
 		kind, reason = corev1.EventTypeWarning, v1alpha1.EventFailed
 	}
 	e.Events.Eventf(t, nil, kind, reason, "Run", "%s", note(translate.Summary(t)))

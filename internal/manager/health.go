@@ -85,9 +85,15 @@ func (h *health) ready(*http.Request) error {
 	return nil
 }
 
-// storeHealth looks at the store of the journal.
-func storeHealth(s store.Store, log logr.Logger) *health {
-	return &health{of: "the store of the journal", meanwhile: "Turns wait for it", check: s.Check, log: log}
+// storeHealth looks at the store of the journal, and at its identity, which changes with a failover.
+func storeHealth(s store.Store, identity *store.Tracker, log logr.Logger) *health {
+	return &health{of: "the store of the journal", meanwhile: "Turns wait for it", log: log, check: func(ctx context.Context) error {
+		if err := s.Check(ctx); err != nil {
+			return err
+		}
+		_, err := identity.Ask(ctx)
+		return err
+	}}
 }
 
 // apiHealth looks at the API server, by a read that goes through to its store: that of the Lease of leader election, which need not be

@@ -34,6 +34,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/skillfile"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/toolservers"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -88,6 +89,13 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, p.store.Close()) }()
+	p.identity = store.NewTracker(p.store)
+	if _, err := p.identity.Ask(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // a start that was cut short by the stop has not failed
+		}
+		return fmt.Errorf("failed to ask the store of the journal for its identity: %w", err)
+	}
 
 	// The API server's priority and fairness holds clients back where that is needed; a limit of our own would only
 	// queue status writes.
@@ -106,7 +114,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if p.manager, err = newManager(o, p.config, log); err != nil {
 		return err
 	}
-	for name, h := range map[string]*health{"store": storeHealth(p.store, log), "apiserver": apiHealth(p.clientset, o.Namespace, log)} {
+	for name, h := range map[string]*health{"store": storeHealth(p.store, p.identity, log), "apiserver": apiHealth(p.clientset, o.Namespace, log)} {
 		if err := errors.Join(p.manager.AddReadyzCheck(name, h.ready), p.manager.Add(h)); err != nil {
 			return err
 		}

@@ -37,6 +37,8 @@ type parts struct {
 	store  store.Store
 	// shared says that other processes may work with the store at the same time.
 	shared bool
+	// identity is that of the store, as it was last known.
+	identity *store.Tracker
 	// approvals says which decisions about calls may be used.
 	approvals approvals.Check
 	// ceiling is what no Turn goes beyond.
@@ -73,7 +75,7 @@ func (p *parts) addController(ctx context.Context) error {
 	}
 	turns.Executors = &controller.ExecutorReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: p.local, Namespace: o.Namespace, Turns: turns}
 	if o.has(RoleExecutor) {
-		turns.Executors.Self = o.ExecutorName
+		turns.Executors.Self, turns.Executors.SelfStore = o.ExecutorName, p.identity.Last
 		turns.Executors.Exclusive = !p.shared && o.elects() // the executor then works only while it leads
 	}
 	probeInterval := time.Duration(o.ProbeIntervalSeconds) * time.Second
@@ -133,8 +135,8 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	log := p.log.WithName("executor")
 	return mgr.Add(&executor.Executor{
 		Name: o.ExecutorName, Capacity: o.MaxConcurrentTurns, Elected: !p.shared, Namespace: o.Namespace,
-		LeaseAnnotations: p.leaseAnnotations,
-		Client:           p.status, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: p.clientset, Events: mgr.GetEventRecorder("capstan"),
+		LeaseAnnotations: p.leaseAnnotations, Store: p.identity,
+		Client: p.status, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: p.clientset, Events: mgr.GetEventRecorder("capstan"),
 		Engine: &turn.Engine{Journal: o.Hooks.journal(p.store), Now: p.now, Waiting: func(in turn.Input, err error, again time.Duration) {
 			log.Error(err, "Failed to write the journal of a turn, trying again",
 				"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())

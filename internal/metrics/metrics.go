@@ -51,11 +51,24 @@ var (
 	clockOffset = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capstan_clock_offset_seconds", Help: "How far the clock of the API server is ahead of that of this machine.",
 	})
+	journalsLost = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "capstan_journals_lost_total", Help: "Journals of turns that a later run found lost, by what became of the turn (interrupted, rerun).",
+	}, []string{"outcome"})
 	journals = &journalSize{}
 )
 
+// Loss is what became of a Turn whose journal was lost.
+type Loss string
+
+const (
+	// LossInterrupted means that the Turn ended.
+	LossInterrupted Loss = "interrupted"
+	// LossRerun means that it started over.
+	LossRerun Loss = "rerun"
+)
+
 func init() {
-	metrics.Registry.MustRegister(Running, ended, duration, modelRequests, modelRetries, tokens, toolCalls, contextWarnings, compactions, parked, purged, clockOffset, journals)
+	metrics.Registry.MustRegister(Running, ended, duration, modelRequests, modelRetries, tokens, toolCalls, contextWarnings, compactions, parked, purged, clockOffset, journalsLost, journals)
 }
 
 // Ended counts a Turn that has ended, once its status is written; result is nil for one that was not run.
@@ -86,3 +99,6 @@ func ClockOffset(d time.Duration) { clockOffset.Set(d.Seconds()) }
 
 // Parked counts a Turn that waits for people or for the Turns of sub-agents, once its status is written.
 func Parked(t *v1alpha1.Turn) { parked.WithLabelValues(t.StateReason()).Inc() }
+
+// JournalLost counts a Turn whose journal was lost, once its status is written.
+func JournalLost(l Loss) { journalsLost.WithLabelValues(string(l)).Inc() }

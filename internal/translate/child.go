@@ -123,7 +123,7 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 		},
 		Spec: v1alpha1.TurnSpec{
 			AgentRef: v1alpha1.ObjectReference{Name: c.Agent}, Message: message, Depth: &depth, WebMode: p.Spec.WebMode,
-			Limits: childLimits(c.Left, v1alpha1.Timeout(limits...)),
+			Limits: childLimits(c.Left, v1alpha1.Timeout(limits...)), OnJournalLoss: p.Spec.OnJournalLoss,
 		},
 	}
 	child.Spec.Limits.MaxDepth = new(int32(v1alpha1.MaxDepth(limits...)))                                    //nolint:gosec // because it is at most 8
@@ -207,6 +207,7 @@ func lasting(t *v1alpha1.Turn) v1alpha1.TurnSpec {
 	s := t.Spec
 	s.Limits, s.DesiredState, s.TTLSecondsAfterFinished = nil, "", nil
 	s.Execution, s.Citations = cmp.Or(s.Execution, v1alpha1.ExecutionRun), cmp.Or(s.Citations, v1alpha1.CitationsShow)
+	s.OnJournalLoss = cmp.Or(s.OnJournalLoss, v1alpha1.JournalLossInterrupt)
 	return s
 }
 

@@ -82,6 +82,7 @@ var elsewhere = map[string]string{
 	"agent.reflectEveryTurns": "the run", "turn.webMode": "the run", "turn.topK": "the run", "turn.output": "the run", "profile.pinnedTools": "the toolbox",
 	"agent.limits": "the run", "turn.limits": "the run", "turn.execution": "the run", "agent.decisionKey": "the record",
 	"agent.maxParallelTurns": "the queue", "turn.desiredState": "the controller", "turn.ttlSecondsAfterFinished": "the controller",
+	"turn.onJournalLoss":              "the run",
 	"profile.variables[].description": "people",
 	"profile.skills[].contentFrom":    "used where there is no content", "agent.contributions[].configMapKeyRef": "used where there is no text",
 	"profile.contributions[].configMapKeyRef": "as above", "turn.context.contributions[].configMapKeyRef": "as above",

@@ -36,6 +36,7 @@ spec:
   citations: Hide
   limits: {timeoutSeconds: 30}
   execution: PrepareOnly
+  onJournalLoss: Rerun
   desiredState: Suspended
   ttlSecondsAfterFinished: 60
 `
@@ -80,6 +81,8 @@ var immutableFields = map[string]string{
 	"citations":  `spec: {citations: VALUE}`,
 	"limits":     `spec: {limits: {timeoutSeconds: 31}}`,
 	"execution":  `spec: {execution: VALUE}`,
+
+	"onJournalLoss": `spec: {onJournalLoss: VALUE}`,
 }
 
 // patched tries a change of a stored object; the API server checks it and stores nothing.
@@ -119,8 +122,8 @@ var _ = Describe("a stored Turn", func() {
 
 	for _, name := range slices.Sorted(maps.Keys(immutableFields)) {
 		change := immutableFields[name]
-		toDefault := map[string]string{"citations": "Show", "execution": "Run"}[name]
-		toOther := map[string]string{"citations": "Hide", "execution": "PrepareOnly"}[name]
+		toDefault := map[string]string{"citations": "Show", "execution": "Run", "onJournalLoss": "Interrupt"}[name]
+		toOther := map[string]string{"citations": "Hide", "execution": "PrepareOnly", "onJournalLoss": "Rerun"}[name]
 
 		It("refuses a change of "+name, func(ctx SpecContext) {
 			refusesChange(ctx, fullTurn, strings.ReplaceAll(change, "VALUE", toDefault), "spec."+name, frozen(name))

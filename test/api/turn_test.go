@@ -35,7 +35,8 @@ var _ = Describe("Turn", func() {
 		Expect(spec).To(HaveKeyWithValue("citations", "Show"))
 		Expect(spec).To(HaveKeyWithValue("execution", "Run"))
 		Expect(spec).To(HaveKeyWithValue("desiredState", "Active"))
-		Expect(spec).To(HaveLen(5), "nothing else has a default")
+		Expect(spec).To(HaveKeyWithValue("onJournalLoss", "Interrupt"))
+		Expect(spec).To(HaveLen(6), "nothing else has a default")
 	})
 
 	DescribeTable("accepts",
@@ -103,6 +104,7 @@ var _ = Describe("Turn", func() {
 		Entry("an unknown citation mode", `spec: {citations: Maybe}`, "spec.citations", `supported values: "Show", "Hide"`),
 		Entry("an unknown execution", `spec: {execution: Dry}`, "spec.execution", `supported values: "Run", "PrepareOnly"`),
 		Entry("an unknown state", `spec: {desiredState: Paused}`, "spec.desiredState", `supported values: "Active", "Suspended", "Cancelled"`),
+		Entry("an unknown policy for a lost journal", `spec: {onJournalLoss: Ignore}`, "spec.onJournalLoss", `supported values: "Interrupt", "Rerun"`),
 		Entry("a negative time to live", `spec: {ttlSecondsAfterFinished: -1}`, "spec.ttlSecondsAfterFinished", "greater than or equal to 0"),
 		Entry("a time to live above a year", `spec: {ttlSecondsAfterFinished: 31536001}`,
 			"spec.ttlSecondsAfterFinished", "less than or equal to 31536000"),

@@ -97,7 +97,7 @@ var _ = Describe("An executor that is cut off", func() {
 		s.held(ctx, 2*turns) // the old runs do not know yet
 		release()
 		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
-			Expect(t.Status.Executor).To(HaveValue(Equal(v1alpha1.ExecutorBinding{Name: "heir", Epoch: 2})), t.Name)
+			Expect(t.Status.Executor).To(beBound("heir", 2), t.Name)
 			Expect(t.Status.Steps).To(HaveValue(Equal(v1alpha1.StepCounts{Count: 1, ModelRequests: 2, ModelRetries: 1, Resumes: 1})), t.Name)
 		}
 		before := s.versions(ctx)

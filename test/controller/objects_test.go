@@ -3,6 +3,8 @@ package controller_test
 import (
 	"fmt"
 
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -153,4 +155,9 @@ func conditionsOf(conditions []metav1.Condition) []string {
 		all = append(all, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
 	}
 	return all
+}
+
+// beBound matches a binding to an executor, with an epoch.
+func beBound(executor string, epoch int64) types.GomegaMatcher {
+	return And(HaveField("Name", executor), HaveField("Epoch", epoch))
 }

@@ -36,7 +36,7 @@ var _ = Describe("A manager process that is killed", func() {
 
 		second := startProcess(ctx, program, o)
 		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
-			Expect(t.Status.Executor).To(HaveValue(Equal(v1alpha1.ExecutorBinding{Name: o.ExecutorName, Epoch: 2})))
+			Expect(t.Status.Executor).To(beBound(o.ExecutorName, 2))
 			Expect(t.Status.Steps.Resumes).To(BeEquivalentTo(1))
 		}
 		Expect(s.fake.Stats().ByOutcome).To(Equal(map[server.Outcome]int64{

@@ -110,6 +110,9 @@ type Record struct {
 	Artifacts []Artifact
 }
 
+// Len returns the number of entries that the journal is known to have.
+func (l *Log) Len() int64 { return l.seq }
+
 // Next is the place that the next entry will have.
 func (l *Log) Next() int64 { return l.seq + int64(len(l.first)) + 1 }
 

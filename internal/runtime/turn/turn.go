@@ -7,6 +7,8 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
@@ -60,6 +62,14 @@ type Input struct {
 	KeepReasoning bool
 	// Progress is told what the Turn has done by now, after each call and each step that goes on; nil tells nobody. It returns at once.
 	Progress func(Progress)
+	// Opened is called when the journal was read, before the run does anything, with the number of entries that the journal has.
+	// An error ends the run. If Opened is nil, any journal is taken.
+	Opened func(ctx context.Context, entries int64) error
+	// Entries is kept at the number of entries that the journal is known to have. It may be nil.
+	Entries *atomic.Int64
+	// BeforeEffect is called before the first call, in this run, of a tool that is not ReadOnly is recorded. An error ends the
+	// run, and the call is not made. It may be nil.
+	BeforeEffect func(ctx context.Context) error
 	// Limits over all runs of the Turn.
 	Limits loop.Limits
 	// Session that the Turn belongs to; nil if there is none.
@@ -157,6 +167,9 @@ func (e *Engine) RunInput(ctx context.Context, in *Input) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := r.opened(); err != nil {
+		return nil, err
+	}
 	r.resumes = r.past.resumes()
 	if r.past.result == nil {
 		if err := r.finish(); err != nil { //nolint:contextcheck // because the run holds its life
@@ -164,6 +177,24 @@ func (e *Engine) RunInput(ctx context.Context, in *Input) (*Result, error) {
 		}
 	}
 	return r.remembered()
+}
+
+// opened says how many entries the journal has, and returns why the run must not go on from them; nil if it may.
+func (r *run) opened() error {
+	if r.in.Opened != nil {
+		if err := r.in.Opened(r.life, r.log.Len()); err != nil {
+			return err
+		}
+	}
+	r.counted()
+	return nil
+}
+
+// counted says how many entries the journal has by now.
+func (r *run) counted() {
+	if r.in.Entries != nil {
+		r.in.Entries.Store(r.log.Len())
+	}
 }
 
 // options of the Turn's journal.
@@ -219,6 +250,8 @@ type run struct {
 	pending  []journal.Record
 	// output is the form of the answer; nil for none.
 	output *schema.Schema
+	// affects is true once the run has announced, by BeforeEffect, that it calls a tool that is not ReadOnly.
+	affects bool
 	// began says whether this run has written anything, and wrote whether anything but that a call is about to be made.
 	began, wrote bool
 }
@@ -262,9 +295,13 @@ func (r *run) work() (ctx context.Context, stop func()) {
 
 // record writes to the journal, and then says what the Turn has done by now.
 func (r *run) record(records ...journal.Record) error {
+	if err := r.announce(records); err != nil {
+		return err
+	}
 	if err := r.log.Append(r.life, records...); err != nil {
 		return err
 	}
+	r.counted()
 	r.began = true
 	for _, e := range records {
 		r.wrote = r.wrote || e.Kind != journal.ToolIntended // which is written in vain while a sub-agent is waited for
@@ -273,6 +310,25 @@ func (r *run) record(records ...journal.Record) error {
 		}
 	}
 	return nil
+}
+
+// announce calls BeforeEffect where the first call of a tool that is not ReadOnly is among the records: whoever finds this
+// journal lost must know that there may have been one.
+func (r *run) announce(records []journal.Record) error {
+	if r.affects || r.in.BeforeEffect == nil || !slices.ContainsFunc(records, hasEffect) {
+		return nil
+	}
+	if err := r.in.BeforeEffect(r.life); err != nil {
+		return err
+	}
+	r.affects = true
+	return nil
+}
+
+// hasEffect reports whether a record is the intent to call a tool that is not ReadOnly.
+func hasEffect(e journal.Record) bool {
+	intent, ok := e.Payload.(loop.Intent)
+	return e.Kind == journal.ToolIntended && (!ok || intent.Effect != tool.ReadOnly)
 }
 
 // goesOn says whether what has happened is news of a Turn that goes on: after an answer its end comes at once, which tells all.

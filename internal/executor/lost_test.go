@@ -1,0 +1,384 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// errKilled is the end of a process in these tests: it writes nothing any more.
+var errKilled = errors.New("killed")
+
+// shop is a Turn that buys something once, and the processes that run it one after another. Their store is a real file.
+type shop struct {
+	*Executor
+	t    *testing.T
+	path string
+	// effect of the tool, calls that were made, and during, which is called within each; it may be nil.
+	effect tool.Effect
+	calls  int
+	during func(*run)
+	// writes counts the writes of status.
+	writes int
+}
+
+func newShop(t *testing.T, change ...func(*v1alpha1.Turn)) *shop {
+	t.Helper()
+	s := &shop{t: t, path: filepath.Join(t.TempDir(), "journal.db"), effect: tool.Destructive}
+	unbound := func(o *v1alpha1.Turn) { o.Spec.Execution, o.Status.Executor = v1alpha1.ExecutionRun, nil }
+	s.Executor, _ = newExecutor(t, interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			s.writes++
+			return c.SubResource(sub).Update(ctx, o, opts...)
+		},
+	}, append(surroundings(), turnWith(append([]func(*v1alpha1.Turn){unbound}, change...)...))...)
+	s.Provider = func(*v1alpha1.ModelProvider) model.Provider { return s }
+	return s
+}
+
+// Generate asks for one call, and then answers.
+func (s *shop) Generate(_ context.Context, r model.Request) (model.Reply, error) {
+	usage := model.Usage{InputTokens: 10, OutputTokens: 1}
+	if r.Messages[len(r.Messages)-1].Role == model.RoleTool {
+		return model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}, nil
+	}
+	return model.Reply{
+		FinishReason: model.FinishToolCalls, Usage: usage,
+		ToolCalls: []model.ToolCall{{ID: "c1", Name: "buy", Arguments: `{}`}},
+	}, nil
+}
+
+// open opens the store that there is.
+func (s *shop) open() *sqlite.Store {
+	s.t.Helper()
+	journals, err := sqlite.Open(s.t.Context(), s.path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return journals
+}
+
+// bind binds the Turn as the controller does; predicted is what it expects of side effects.
+func (s *shop) bind(predicted bool) {
+	s.t.Helper()
+	journals, t := s.open(), stored(s.t, s.Executor)
+	id, err := journals.Identity(s.t.Context())
+	if err := errors.Join(err, journals.Close()); err != nil {
+		s.t.Fatal(err)
+	}
+	agent := &v1alpha1.Agent{}
+	if predicted {
+		agent.Spec.Tools = []v1alpha1.AgentTool{{}}
+	}
+	t.Status.Executor = translate.Bind(t, agent, me, id.ID, id.Incarnation)
+	if err := s.Client.Status().Update(s.t.Context(), t); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// run is a process that runs the Turn as it is bound. kill in during ends it.
+func (s *shop) run(change ...func(*run)) *v1alpha1.Turn {
+	s.t.Helper()
+	journals := s.open()
+	defer func() {
+		if err := journals.Close(); err != nil {
+			s.t.Error(err)
+		}
+	}()
+	s.Engine, s.Store = &turn.Engine{Journal: journals, Now: s.Now}, store.NewTracker(journals)
+	ctx, abandon := context.WithCancelCause(s.t.Context())
+	defer abandon(nil)
+	t := stored(s.t, s.Executor)
+	r := &run{
+		executor: s.Executor, turn: t, binding: *t.Status.Executor.DeepCopy(), epoch: t.Epoch(), begun: now, abandon: abandon,
+		cancelled: make(chan struct{}), interrupt: make(chan struct{}),
+	}
+	for _, f := range change {
+		f(r)
+	}
+	s.Tools = func(context.Context, *v1alpha1.Agent) []tool.Tool {
+		return []tool.Tool{{Tool: prompt.Tool{Name: "buy"}, Effect: s.effect, Caller: tool.CallerFunc(func(ctx context.Context, _ tool.Call) (tool.Result, error) {
+			s.calls++
+			if s.during != nil {
+				s.during(r)
+			}
+			return tool.Result{Content: "bought"}, context.Cause(ctx)
+		})}}
+	}
+	r.progress.begin(ctx, r.turn, r.writeProgress)
+	result, err := r.execute(ctx)
+	r.turn = r.progress.stop()
+	if !errors.Is(err, errKilled) {
+		r.conclude(ctx, result, err)
+	}
+	return stored(s.t, s.Executor)
+}
+
+// kill ends a process at once.
+func kill(r *run) { r.abandon(errKilled) }
+
+// suspended is a Turn that is suspended while it runs.
+func suspend(r *run) { r.follow(v1alpha1.DesiredStateSuspended) }
+
+// lose deletes the store.
+func (s *shop) lose() {
+	s.t.Helper()
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		if err := os.Remove(s.path + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// killedOnce is a shop whose first process was killed while it bought.
+func killedOnce(t *testing.T, predicted bool, change ...func(*v1alpha1.Turn)) *shop {
+	t.Helper()
+	s := newShop(t, change...)
+	s.during = kill
+	s.bind(predicted)
+	if got := s.run(); s.calls != 1 || got.IsFinished() {
+		t.Fatalf("%d calls, status %+v; want the process killed within the first", s.calls, got.Status)
+	}
+	s.during = nil
+	return s
+}
+
+func rerun(t *v1alpha1.Turn) { t.Spec.OnJournalLoss = v1alpha1.JournalLossRerun }
+
+// mustBeLost fails unless the Turn has ended for a reason because its journal was lost, and says so.
+func (s *shop) mustBeLost(got *v1alpha1.Turn, reason, loss string) {
+	s.t.Helper()
+	main, lost := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionSucceeded), meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost)
+	if main.Status != metav1.ConditionFalse || main.Reason != reason || !strings.Contains(main.Message, "the journal of the turn was lost: ") {
+		s.t.Errorf("Succeeded is %+v, want it False with reason %s, and to say that the journal was lost", main, reason)
+	}
+	if lost == nil || lost.Status != metav1.ConditionTrue || lost.Reason != loss {
+		s.t.Errorf("JournalLost is %+v, want it True with reason %s", lost, loss)
+	}
+	if events := strings.Join(recorded(s.Executor), "\n"); !strings.Contains(events, "Warning JournalLost the journal of the turn was lost") && !strings.Contains(events, "Warning JournalLost the turn ") {
+		s.t.Errorf("Events %q, want one that says so", events)
+	}
+	if n := got.Status.Steps.UnknownOutcomes; n != 1 {
+		s.t.Errorf("%d unknown outcomes, want 1", n)
+	}
+	if s.calls != 1 {
+		s.t.Errorf("%d calls, want none made twice", s.calls)
+	}
+}
+
+func TestACallIsNotMadeAgainWhereTheJournalIsLost(t *testing.T) {
+	s := killedOnce(t, true)
+	s.lose()
+	s.bind(true)
+	s.writes = 0
+	got := s.run()
+	s.mustBeLost(got, v1alpha1.TurnReasonInterrupted, v1alpha1.TurnReasonOtherStore)
+	if got.Status.StopReason != v1alpha1.StopInterrupted || s.writes != 1 {
+		t.Errorf("stopReason %s after %d writes, want Interrupted after one", got.Status.StopReason, s.writes)
+	}
+}
+
+func TestACallIsNotMadeAgainWhereTheJournalOfASuspendedTurnIsLost(t *testing.T) {
+	s := newShop(t)
+	s.during = suspend
+	s.bind(true)
+	if got := s.run(); got.StateReason() != v1alpha1.TurnReasonSuspended || *got.Status.Executor.JournalEntries == 0 {
+		t.Fatalf("status %+v, want it suspended, with the number of its entries", got.Status)
+	}
+	s.during = nil
+	s.lose()
+	s.bind(true)
+	s.mustBeLost(s.run(), v1alpha1.TurnReasonInterrupted, v1alpha1.TurnReasonOtherStore)
+}
+
+func TestACallIsNotMadeAgainWhereAnOlderCopyOfTheStoreIsRestored(t *testing.T) {
+	s := newShop(t)
+	s.bind(true)
+	journals := s.open() // a copy of before the Turn began
+	if err := journals.Close(); err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.ReadFile(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.during = suspend
+	s.run()
+	s.during = nil
+	s.lose()
+	if err := os.WriteFile(s.path, old, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.bind(true)
+	s.mustBeLost(s.run(), v1alpha1.TurnReasonInterrupted, v1alpha1.TurnReasonEntriesMissing)
+}
+
+func TestATurnWithoutSideEffectsStartsOverWhereItsJournalIsLost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason  string
+		effect  tool.Effect
+		effects bool
+		change  []func(*v1alpha1.Turn)
+	}{
+		"read-only": {"a repetition does no harm", tool.ReadOnly, false, nil},
+		"Rerun":     {"the spec asks for it", tool.Destructive, true, []func(*v1alpha1.Turn){rerun}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShop(t, tc.change...)
+			s.effect, s.during = tc.effect, kill
+			s.bind(tc.effects)
+			s.run()
+			s.during = nil
+			s.lose()
+			s.bind(tc.effects)
+			got := s.run()
+			lost := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost)
+			if got.StateReason() != v1alpha1.TurnReasonCompleted || s.calls != 2 || lost == nil || lost.Status != metav1.ConditionTrue ||
+				!strings.Contains(lost.Message, "starts over, and its status does not count what it used before") {
+				t.Errorf("%s after %d calls, JournalLost %+v; want it started over, and said so: %s", got.StateReason(), s.calls, lost, tc.reason)
+			}
+			if events := recorded(s.Executor); len(events) != 2 || !strings.HasPrefix(events[0], "Warning JournalLost ") {
+				t.Errorf("Events %q, want the loss and the end", events)
+			}
+			if b := got.Status.Executor; b.StoreID != s.Store.Last().ID {
+				t.Errorf("the binding names store %q, want the new one", b.StoreID)
+			}
+		})
+	}
+}
+
+// TestATurnThatHadBegunNothingGoesOn: a kill between the binding and the first append, and a Turn that was handed back before.
+func TestATurnThatHadBegunNothingGoesOn(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		before func(*shop)
+	}{
+		"killed": {"the store that keeps what it has confirmed has nothing", func(*shop) {}},
+		"handed back, and another store": {"its status says that nothing was begun", func(s *shop) {
+			s.draining = true // so that it is handed back at once
+			s.mu.Lock()
+			s.start(s.t.Context(), stored(s.t, s.Executor))
+			s.mu.Unlock()
+			s.returns.Wait()
+			got := stored(s.t, s.Executor)
+			if n := got.Status.Executor.JournalEntries; got.BoundTo() != "" || n == nil || *n != 0 {
+				s.t.Fatalf("executor %+v, want the Turn handed back with no entries", got.Status.Executor)
+			}
+			s.lose()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShop(t)
+			s.bind(true)
+			tc.before(s)
+			s.bind(true)
+			got := s.run()
+			if got.StateReason() != v1alpha1.TurnReasonCompleted || s.calls != 1 || meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost) != nil {
+				t.Errorf("%s after %d calls, want it completed as if nothing had been: %s", got.StateReason(), s.calls, tc.reason)
+			}
+		})
+	}
+}
+
+func TestTheEndOfATurnWhoseJournalIsLostSaysSo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*run)
+	}{
+		v1alpha1.TurnReasonCancelled:        {"it was cancelled", func(r *run) { r.follow(v1alpha1.DesiredStateCancelled) }},
+		v1alpha1.TurnReasonDeadlineExceeded: {"its time is over", func(r *run) { r.turn.Status.StartTime.Time = now.AddDate(0, 0, -2) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := killedOnce(t, true, rerun)
+			s.lose()
+			s.bind(true)
+			s.mustBeLost(s.run(tc.change), name, v1alpha1.TurnReasonOtherStore)
+		})
+	}
+}
+
+// TestAnEffectIsRecordedBeforeItIsMade: the binding expected none.
+func TestAnEffectIsRecordedBeforeItIsMade(t *testing.T) {
+	for effect, want := range map[tool.Effect]bool{tool.Destructive: true, tool.Idempotent: true, tool.ReadOnly: false} {
+		t.Run(string(effect), func(t *testing.T) {
+			s := newShop(t)
+			s.effect = effect
+			var known bool
+			s.during = func(*run) { known = stored(t, s.Executor).Status.Executor.SideEffects }
+			s.bind(false)
+			s.writes = 0
+			s.run()
+			writes := 1
+			if want {
+				writes = 2
+			}
+			if known != want || s.writes != writes {
+				t.Errorf("sideEffects is %t within the call, and there were %d writes; want %t and %d", known, s.writes, want, writes)
+			}
+		})
+	}
+}
+
+func TestATurnWithEffectsThatWereExpectedEndsWithOneWrite(t *testing.T) {
+	s := newShop(t)
+	s.bind(true)
+	s.writes = 0
+	if got := s.run(); got.StateReason() != v1alpha1.TurnReasonCompleted || s.writes != 1 {
+		t.Errorf("%s after %d writes, want it completed with one", got.StateReason(), s.writes)
+	}
+}
+
+// TestALostJournalKeepsWhatTheStatusKnows: calls that had ended, and those that wait for approval.
+func TestALostJournalKeepsWhatTheStatusKnows(t *testing.T) {
+	s := killedOnce(t, true)
+	s.lose()
+	s.bind(true)
+	known := stored(t, s.Executor)
+	call := func(id string, o v1alpha1.ToolCallOutcome) v1alpha1.ToolCallRecord {
+		return v1alpha1.ToolCallRecord{CallID: id, Name: "buy", Step: 1, Outcome: o}
+	}
+	known.Status.Steps = &v1alpha1.StepCounts{Count: 3, ModelRequests: 3, ToolCalls: 3, UnknownOutcomes: 1}
+	known.Status.Usage = &v1alpha1.Usage{InputTokens: 30, TotalTokens: 30}
+	known.Status.ToolCalls = []v1alpha1.ToolCallRecord{
+		call("a", v1alpha1.ToolCallSucceeded), call("b", v1alpha1.ToolCallPending), call("c", v1alpha1.ToolCallPending),
+	}
+	known.Status.PendingApprovals = []v1alpha1.PendingApproval{{Step: 1, CallID: "c", Name: "buy"}}
+	known.Status.AwaitedTurns = []string{"one-child"}
+	if err := s.Client.Status().Update(t.Context(), known); err != nil {
+		t.Fatal(err)
+	}
+	got := s.run()
+	var outcomes []string
+	for _, c := range got.Status.ToolCalls {
+		outcomes = append(outcomes, c.CallID+" "+string(c.Outcome))
+	}
+	if all := strings.Join(outcomes, ", "); all != "a Succeeded, b Unknown, c Unknown" {
+		t.Errorf("calls %s, want those that had not ended unknown, also the one that waited: it may have been approved", all)
+	}
+	if got.Status.Steps.Count != 3 || got.Status.Steps.UnknownOutcomes != 3 || got.Status.Usage.InputTokens != 30 || len(got.Status.PendingApprovals) > 0 {
+		t.Errorf("status %+v, want what was known, two more unknown outcomes, and no call that waits", got.Status)
+	}
+	main := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionSucceeded)
+	for _, want := range []string{"can no longer be approved; one that was approved before may have been made", "one-child"} {
+		if !strings.Contains(main.Message, want) {
+			t.Errorf("message %q, want %q in it", main.Message, want)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package translate
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// Loss is the loss of a Turn's journal.
+type Loss struct {
+	// Reason of the condition JournalLost.
+	Reason string
+	// Facts say which store had the journal and which one is there.
+	Facts string
+	// SideEffects is true where a tool that is not ReadOnly may have been called.
+	SideEffects bool
+}
+
+// Message says that the Turn does not go on, and what to do.
+func (l *Loss) Message(t *v1alpha1.Turn) string {
+	message := "the journal of the turn was lost: " + l.Facts + ". "
+	if !l.SideEffects {
+		return message + "The status has what was known of the turn"
+	}
+	message += "The turn may have called tools after what its status shows, so it does not start over. Check what these tools did; " +
+		"then create a new Turn, with spec.onJournalLoss set to Rerun if repeated calls do no harm"
+	if len(t.Status.PendingApprovals) > 0 {
+		message += ". The calls that were waiting for approval can no longer be approved; one that was approved before may have been made"
+	}
+	if names := t.Status.AwaitedTurns; len(names) > 0 {
+		message += ". The Turns of its sub-agents that have not ended are cancelled; the status of each says what it did: " + strings.Join(names, ", ")
+	}
+	return message
+}
+
+// StartOver says that the Turn starts over.
+func (l *Loss) StartOver() string {
+	message := "the journal of the turn was lost: " + l.Facts + ". The turn starts over, and its status does not count what it used before"
+	if l.SideEffects {
+		message += ". Calls of before may be made again, as spec.onJournalLoss says (Rerun)"
+	}
+	return message
+}
+
+// StartOver writes into the status of a Turn that it starts over: what is known of the runs before is their past.
+func StartOver(t *v1alpha1.Turn, l *Loss, now time.Time) {
+	s := &t.Status
+	s.Steps, s.ToolCalls, s.PendingApprovals, s.AwaitedTurns = nil, nil, nil, nil
+	setCondition(t, v1alpha1.ConditionJournalLost, metav1.ConditionTrue, l.Reason, cutJSON(l.StartOver(), maxMessageBytes), now)
+}
+
+// CutOff writes the end of a Turn whose run came to no result, because its journal cannot be used or for a fault within Capstan. What
+// the status knows of it stays: calls that were under way have an unknown outcome. l is nil for a journal that is not lost.
+func CutOff(t *v1alpha1.Turn, stop turn.Stop, message string, l *Loss, now time.Time) {
+	s := &t.Status
+	s.StopReason = v1alpha1.StopReason(stop)
+	if s.Steps == nil {
+		s.Steps = &v1alpha1.StepCounts{}
+	}
+	unknown := cutOffCalls(s)
+	switch {
+	case l == nil && t.Status.Executor.SideEffects:
+		s.Steps.UnknownOutcomes += unknown
+	case l != nil && l.SideEffects:
+		s.Steps.UnknownOutcomes = max(1, s.Steps.UnknownOutcomes+unknown)
+	}
+	status, reason := verdict(stop)
+	End(t, status, reason, message, now)
+	missing := "the run came to no result"
+	if l != nil {
+		missing = "the journal was lost"
+		setCondition(t, v1alpha1.ConditionJournalLost, metav1.ConditionTrue, l.Reason, cutJSON("the journal of the turn was lost: "+l.Facts, maxMessageBytes), now)
+	}
+	setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionFalse, v1alpha1.TurnReasonPartiallyFinalized,
+		"the record has only what the status knew: "+missing, now)
+}
+
+// cutOffCalls ends the calls of a status that have no end, and returns how many they are: their outcome is unknown. A call that
+// waited for approval is one of them, because it may have been approved and made after the status was written.
+func cutOffCalls(s *v1alpha1.TurnStatus) (unknown int32) {
+	for i := range s.ToolCalls {
+		if c := &s.ToolCalls[i]; c.Outcome == v1alpha1.ToolCallPending {
+			c.Outcome = v1alpha1.ToolCallUnknown
+			unknown++
+		}
+	}
+	return unknown
+}
+
+// maxListedTools is how many tools the status of an Agent lists; there may be more.
+const maxListedTools = 128
+
+// MayAffect reports whether a Turn may call a tool that is not ReadOnly, as its Agent stands: true where that is not known. A run
+// that finds otherwise writes so before it makes such a call.
+func MayAffect(t *v1alpha1.Turn, a *v1alpha1.Agent) bool {
+	if a == nil {
+		return true
+	}
+	switch p := a.Spec.ToolPolicy; {
+	case t.Spec.Execution == v1alpha1.ExecutionPrepareOnly, len(a.Spec.Tools) == 0, p != nil && p.Effects == v1alpha1.AllowedEffectsReadOnly:
+		return false
+	case a.Status.ObservedGeneration != a.Generation, len(a.Status.Tools) == 0, len(a.Status.Tools) == maxListedTools:
+		return true
+	}
+	return slices.ContainsFunc(a.Status.Tools, func(e v1alpha1.ExposedTool) bool { return e.Effect != v1alpha1.ToolEffectReadOnly })
+}
+
+// Bind returns the binding of a Turn to an executor with a store. What earlier bindings recorded stays, so that the next run can
+// compare; unless they say that nothing was begun: then the Turn may begin in any store.
+func Bind(t *v1alpha1.Turn, a *v1alpha1.Agent, executor, storeID, storeIncarnation string) *v1alpha1.ExecutorBinding {
+	b := v1alpha1.ExecutorBinding{Name: executor, Epoch: t.Epoch() + 1}
+	before := t.Status.Executor
+	if before == nil || before.Epoch == 0 || before.JournalEntries != nil && *before.JournalEntries == 0 {
+		b.StoreID, b.StoreIncarnation, b.SideEffects = storeID, storeIncarnation, MayAffect(t, a)
+		return &b
+	}
+	b.StoreID, b.StoreIncarnation, b.JournalEntries, b.SideEffects = before.StoreID, before.StoreIncarnation, before.JournalEntries, before.SideEffects
+	return &b
+}
