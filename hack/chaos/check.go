@@ -44,6 +44,7 @@ func check(e evidence) (figures, []violation) {
 	c.strays()
 	c.calls()
 	c.approvals()
+	c.sessions()
 	c.bill()
 	return c.figures, c.broken
 }

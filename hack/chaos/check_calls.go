@@ -15,7 +15,10 @@ func (c *checker) told(t *v1alpha1.Turn, h *history) {
 	for _, r := range h.requests {
 		for _, a := range c.byID[r.ID] {
 			for _, id := range a.Unknown {
-				said[id] = true
+				// What an identical call is refused for is not its own outcome.
+				if !h.refusedForTwin(id) {
+					said[id] = true
+				}
 			}
 		}
 	}

@@ -11,6 +11,8 @@ import (
 // tools' server, and the test itself.
 type evidence struct {
 	Turns []turnEvidence
+	// Sessions are those of the Turns.
+	Sessions []sessionEvidence
 	// Asked are the requests that the model's server has got.
 	Asked []asked
 	// Called are the calls that the tools' server has got, by their key.
@@ -60,6 +62,8 @@ const (
 	approvedOnly      guarantee = "calls that need approval were made if approved, and only then"
 	oneChild          guarantee = "each call of a sub-agent made one child Turn"
 	exactUsage        guarantee = "usage equals what the model server billed"
+	wholeSessions     guarantee = "a Session has each Turn once, and totals that add up"
+	lostJournals      guarantee = "a Turn that lost its journal says so and repeats nothing"
 	wholeJournals     guarantee = "journals have no gap and no entry of an older epoch"
 	livingProcess     guarantee = "no manager at work ended but by a kill"
 	movedInTime       guarantee = "Turns of a lost executor move within the Lease's time"
@@ -67,7 +71,7 @@ const (
 )
 
 // guarantees are all of them that every phase checks.
-var guarantees = []guarantee{everyTurnFinished, paidOnce, calledOnce, knownOutcomes, approvedOnly, oneChild, exactUsage, wholeJournals}
+var guarantees = []guarantee{everyTurnFinished, paidOnce, calledOnce, knownOutcomes, approvedOnly, oneChild, exactUsage, wholeSessions, wholeJournals}
 
 // violation is a guarantee that did not hold.
 type violation struct {

@@ -116,7 +116,7 @@ func (c *couple) killed(ctx context.Context) error {
 	if err := c.move(ctx, "SIGKILL", mine, at.From); err != nil {
 		return err
 	}
-	if err := c.allFinished(ctx); err != nil {
+	if err := c.allFinished(ctx, c.phase); err != nil {
 		return err
 	}
 	// The next one stops itself when it is about to write the end of a Turn, so that it has that in its hands when it wakes up.
@@ -157,7 +157,7 @@ func (c *couple) paused(ctx context.Context) error {
 		return err
 	}
 	c.say("executors: the first one wakes up after %s", awake.Sub(asleep).Round(time.Millisecond))
-	if err := c.allFinished(ctx); err != nil {
+	if err := c.allFinished(ctx, c.phase); err != nil {
 		return err
 	}
 	pause(ctx, wakeTime)
@@ -267,28 +267,6 @@ func (c *couple) move(ctx context.Context, how string, mine map[string]*v1alpha1
 		c.wrong(movedInTime, "", "they took %s after %s, of a Lease of %s", took, how, executor.LeaseDuration)
 	}
 	return nil
-}
-
-// allFinished waits until all Turns have finished.
-func (c *couple) allFinished(ctx context.Context) error {
-	for {
-		turns, err := c.turns(ctx, c.phase)
-		if err != nil {
-			return err
-		}
-		left := 0
-		for i := range turns {
-			if !turns[i].IsFinished() {
-				left++
-			}
-		}
-		if left == 0 {
-			return nil
-		}
-		if !pause(ctx, pollInterval) {
-			return fmt.Errorf("%d Turns have not finished: %w", left, context.Cause(ctx))
-		}
-	}
 }
 
 // someFinished waits until one of these Turns has finished, and returns all that have.

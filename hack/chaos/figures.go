@@ -63,6 +63,8 @@ type figures struct {
 	// Delegated are the calls of sub-agents, and Children the Turns that they made.
 	Delegated int `json:"subAgentCalls"`
 	Children  int `json:"childTurns"`
+	// SessionTurns are the Turns of Sessions.
+	SessionTurns int `json:"sessionTurns"`
 
 	// Billed is what the model's server billed, Reported what the statuses say, Lost what was billed for replies that no
 	// journal has. OfChildren is the part of Reported that the statuses of parents count, too.

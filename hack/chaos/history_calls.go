@@ -82,6 +82,9 @@ func (h *history) intended(e journal.Entry, i loop.Intent) {
 	if !h.askedFor(i) {
 		h.wrong(calledOnce, "%s was intended, and no reply asked for it", what)
 	}
+	if h.twinIsUnknown(i.Step, i.CallID) {
+		h.wrong(calledOnce, "%s was intended, and nobody knows whether an identical call of the same reply was made", what)
+	}
 	if a := h.approvalOf(i.Step, i.CallID); i.Name == toolWipe && (a == nil || a.decision == nil || !a.decision.Approved) {
 		h.wrong(approvedOnly, "%s was intended, and the journal has no approval of it", what)
 	}
@@ -104,6 +107,36 @@ func (h *history) askedFor(i loop.Intent) bool {
 		return false
 	}
 	return slices.ContainsFunc(h.steps[i.Step-1].Reply.ToolCalls, func(c model.ToolCall) bool { return c.ID == i.CallID && c.Name == i.Name })
+}
+
+// twinIsUnknown says whether the same reply has asked for an identical call whose outcome nobody knows: the model has not been told
+// of it when this one would be made.
+func (h *history) twinIsUnknown(step int, callID string) bool {
+	if step < 1 || step > len(h.steps) {
+		return false
+	}
+	calls := h.steps[step-1].Reply.ToolCalls
+	at := slices.IndexFunc(calls, func(c model.ToolCall) bool { return c.ID == callID })
+	return at >= 0 && slices.ContainsFunc(calls, func(c model.ToolCall) bool {
+		return c.ID != callID && c.Name == calls[at].Name && string(c.Arguments) == string(calls[at].Arguments) && h.outcomeOf(step, c.ID) == loop.Unknown
+	})
+}
+
+// refusedForTwin says whether a call was refused because nobody knows whether an identical one was made.
+func (h *history) refusedForTwin(callID string) bool {
+	return slices.ContainsFunc(h.finishes, func(f loop.Finish) bool {
+		return f.CallID == callID && f.Outcome == loop.Refused && h.twinIsUnknown(f.Step, f.CallID)
+	})
+}
+
+// outcomeOf is what became of a call; empty for one that has not ended.
+func (h *history) outcomeOf(step int, callID string) loop.Outcome {
+	for _, f := range h.finishes {
+		if f.Step == step && f.CallID == callID {
+			return f.Outcome
+		}
+	}
+	return ""
 }
 
 // intentOf is the newest intent of a call.
@@ -133,8 +166,10 @@ func (h *history) finished(e journal.Entry, f loop.Finish) {
 			h.wrong(knownOutcomes, "the outcome of %s is called unknown, and no kill has cut it off", what)
 		}
 	case loop.Refused, loop.Reused:
-		// Only a denial has a call of these plans refused: its own, or that of another call of the tool.
-		if i != nil || f.Class != tool.Denied || !h.wasDenied(f.Name) {
+		// A call of these plans is refused for a denial, its own or that of another call of the tool, and where nobody knows whether an
+		// identical one was made.
+		denial := f.Class == tool.Denied && h.wasDenied(f.Name)
+		if i != nil || !denial && !h.twinIsUnknown(f.Step, f.CallID) {
 			h.wrong(wholeJournals, "%s was %s: %s", what, f.Outcome, f.Content)
 		}
 	case loop.Succeeded, loop.Failed:

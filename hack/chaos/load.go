@@ -60,6 +60,7 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 		&v1alpha1.PromptProfile{ObjectMeta: meta, Spec: v1alpha1.PromptProfileSpec{
 			ID: objectName, Version: "1.0.0", Instructions: "Do as you are told.",
 		}},
+		&v1alpha1.Session{ObjectMeta: meta},
 		agent(phase, agentHelper, objectName),
 		agent(phase, agentMain, objectName, v1alpha1.AgentTool{AgentRef: &v1alpha1.ObjectReference{Name: agentHelper}, Name: toolHelper}),
 		agent(phase, agentNarrow, agentNarrow),
@@ -88,10 +89,14 @@ func agent(phase, name, provider string, tools ...v1alpha1.AgentTool) *v1alpha1.
 // createTurn creates a Turn of a plan, for as long as ctx lives and the API server is away.
 func (r *rig) createTurn(ctx context.Context, phase, name string, p plan, number int) error {
 	for {
-		err := r.api.Create(ctx, &v1alpha1.Turn{
+		t := &v1alpha1.Turn{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: phase},
 			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: p.agent}, Message: p.message(number)},
-		})
+		}
+		if p.talks {
+			t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: objectName}
+		}
+		err := r.api.Create(ctx, t)
 		// One that was there already is of an attempt of which no answer came back.
 		if err == nil || apierrors.IsAlreadyExists(err) {
 			return nil
@@ -125,6 +130,28 @@ func (r *rig) turn(ctx context.Context, phase, name string) (*v1alpha1.Turn, err
 	return t, nil
 }
 
+// allFinished waits until all Turns of a phase have finished.
+func (r *rig) allFinished(ctx context.Context, phase string) error {
+	for {
+		turns, err := r.turns(ctx, phase)
+		if err != nil {
+			return err
+		}
+		left := 0
+		for i := range turns {
+			if !turns[i].IsFinished() {
+				left++
+			}
+		}
+		if left == 0 {
+			return nil
+		}
+		if !pause(ctx, pollInterval) {
+			return fmt.Errorf("%d Turns have not finished: %w", left, context.Cause(ctx))
+		}
+	}
+}
+
 // collect gathers the evidence of a phase, when all is quiet.
 func (r *rig) collect(ctx context.Context, phase string, store journalStore, kills []kill) (_ evidence, err error) {
 	e := evidence{Called: r.tools.calls(), Kills: kills}
@@ -150,6 +177,17 @@ func (r *rig) collect(ctx context.Context, phase string, store journalStore, kil
 		}
 		e.Turns = append(e.Turns, turnEvidence{Turn: &turns[i], Entries: entries})
 	}
+	var sessions v1alpha1.SessionList
+	if err := r.api.List(ctx, &sessions, client.InNamespace(phase)); err != nil {
+		return e, fmt.Errorf("failed to list the Sessions: %w", err)
+	}
+	for i := range sessions.Items {
+		entries, err := journal.Collect(ctx, kept, string(sessions.Items[i].UID))
+		if err != nil {
+			return e, err
+		}
+		e.Sessions = append(e.Sessions, sessionEvidence{Session: &sessions.Items[i], Entries: entries})
+	}
 	return e, nil
 }
 
@@ -162,6 +200,9 @@ func (r *rig) asked() ([]asked, error) {
 	all := make([]asked, 0, len(requests))
 	for i := range requests {
 		q := &requests[i]
+		if !q.Billed && len(q.Body) > 0 && q.Body[0] == '"' {
+			continue // a kill has cut it off on the way: the server has got a part of it, and does nothing
+		}
 		var body struct {
 			Messages []struct {
 				Role, Content string

@@ -59,6 +59,8 @@ var phases = []struct {
 	{"random", (*rig).random},
 	{"points", (*rig).points},
 	{"executors", (*rig).executors},
+	{"failover", (*rig).failover},
+	{"lost", (*rig).lost},
 }
 
 func main() {
@@ -109,10 +111,10 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.IntVar(&o.turns, "turns", 200, "Turns of the phase random")
 	f.IntVar(&o.kills, "kills", 20, "how often the phase random kills the manager at work, at least")
 	f.IntVar(&o.outages, "outages", 3, "how often the phase random stops the API server, and how often the store, at least")
-	f.IntVar(&o.executorTurns, "executor-turns", 40, "Turns of each part of the phase executors")
+	f.IntVar(&o.executorTurns, "executor-turns", 40, "Turns of each part of the phases executors, failover and lost")
 	f.StringVar(&o.points, "points", pointsAll, "crash points of the phase points: all, or after for those after each effect")
-	f.StringVar(&o.store, "store", storePostgres, "store of the phases random and points: postgres or sqlite; executors always share a PostgreSQL")
-	f.StringVar(&o.only, "only", "", "run this phase alone: random, points or executors")
+	f.StringVar(&o.store, "store", storePostgres, "store of the phases random and points: postgres or sqlite; executors and failover always use PostgreSQL, and lost SQLite")
+	f.StringVar(&o.only, "only", "", "run this phase alone: random, points, executors, failover or lost")
 	f.Uint64Var(&o.seed, "seed", 0, "seed of all that is random here; 0 takes one and prints it")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Minute, "time for the whole test")
 	f.StringVar(&o.output, "o", outputText, "output: text or json")

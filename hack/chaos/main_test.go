@@ -73,8 +73,9 @@ func TestAPointStandsBetweenAnyTwoEffects(t *testing.T) {
 	}
 	// Bind, expose, prepare, three replies of three effects each, three calls of three each, the end in the journal and the status.
 	const short = 3 + 3*3 + 3*3 + 2
-	// A wave, a call that is approved, one that is denied, one of a sub-agent with two of the child, and a compaction.
-	const others = 6 + 8 + 2 + 7 + 2 + 5
+	// A wave, a call that is approved, one that is denied, one of a sub-agent with two of the child, a compaction, identical calls,
+	// and calls with hostile IDs.
+	const others = 6 + 8 + 2 + 7 + 2 + 5 + 4 + 6
 	const alone, goingOn = short + others, 4
 	if got := len(all); got != 2*(alone+goingOn) {
 		t.Errorf("%d points, want %d", got, 2*(alone+goingOn))
@@ -92,6 +93,9 @@ func TestTheRulesAreWhatTheModelTakes(t *testing.T) {
 
 func TestNoTwoCallsOfATurnAreTheSame(t *testing.T) {
 	for _, p := range plans {
+		if p.same {
+			continue
+		}
 		seen := map[string]bool{}
 		for i := range p.steps {
 			for _, c := range p.calls(i+1, 0) {
@@ -120,7 +124,7 @@ func TestThePlansAreFollowed(t *testing.T) {
 	for _, name := range []string{toolCount, toolLook, toolWipe, toolHelper} {
 		offered = append(offered, model.Tool{Name: name, Parameters: []byte(`{"type": "object"}`)})
 	}
-	for _, p := range []plan{short, shortWave, shortWide, shortNested} {
+	for _, p := range []plan{short, shortWave, shortWide, shortNested, shortSiblings, shortHostile, talk} {
 		user := model.Message{Role: model.RoleUser, Content: p.message(3)}
 		newest := []model.Message{user}
 		for _, want := range append(slices.Clone(p.steps), nil) {

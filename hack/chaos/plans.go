@@ -20,6 +20,13 @@ type plan struct {
 	chars int
 	// fastest and slowest that a reply takes, in milliseconds.
 	fastest, slowest int
+	// same makes the calls of one tool in a step identical.
+	same bool
+	// hostile gives calls the IDs of a hostile model server: see hostileID.
+	hostile bool
+	// talks is true for the Turns of Sessions. Their replies are told by the results after the user's message, because the
+	// history holds the replies of earlier Turns.
+	talks bool
 }
 
 // The tools: toolCount and toolWipe must not be called twice, toolLook may be. toolWipe needs somebody's approval. toolHelper is
@@ -45,6 +52,13 @@ const (
 const (
 	longLook     = 6000
 	narrowWindow = 6000
+)
+
+const (
+	// longID is how many characters hostile IDs share.
+	longID = 200
+	// longAnswer is the length of an answer of a conversation that grows until it is compacted.
+	longAnswer = 3000
 )
 
 // denied is in the name of plans whose calls that need it are not approved.
@@ -76,11 +90,24 @@ var (
 		name: "plan-wide", agent: agentNarrow, fastest: 10, slowest: 400, chars: longLook,
 		steps: [][]string{{toolLook}, {toolLook, toolCount}, {toolLook}, {toolCount}, {toolLook}},
 	}
+	// siblings ask for the same call several times in one reply.
+	siblings = plan{
+		name: "plan-siblings", agent: agentMain, fastest: 10, slowest: 400, same: true,
+		steps: [][]string{{toolCount, toolCount}, {toolLook, toolCount, toolCount}, {toolCount}},
+	}
+	hostile = plan{
+		name: "plan-hostile", agent: agentMain, fastest: 10, slowest: 400, hostile: true,
+		steps: [][]string{{toolCount, toolCount}, {toolWipe, toolCount, toolLook}, {toolWipe}},
+	}
+	// talk is a Turn of a Session. Its answer is long, so that the conversation is compacted again and again.
+	talk = plan{
+		name: "plan-talk", agent: agentNarrow, fastest: 10, slowest: 200, talks: true, steps: [][]string{{toolCount}},
+	}
 	// task is what sub-agents do.
 	task = plan{name: "plan-task", fastest: 10, slowest: 200, steps: [][]string{{toolCount}, {toolLook, toolCount}}}
 
 	// mixed are the plans of the phase random, in turn.
-	mixed = []plan{long, waves, approved, refused, nested, wide}
+	mixed = []plan{long, waves, approved, refused, nested, wide, siblings, hostile, talk}
 )
 
 // The plans of Turns in which a manager dies at a point: one for each thing that a Turn can do.
@@ -98,6 +125,12 @@ var (
 	}
 	shortWide = plan{
 		name: "plan-short-wide", agent: agentNarrow, fastest: 1, slowest: 5, chars: longLook, steps: [][]string{{toolLook}, {toolLook}, {toolLook}},
+	}
+	shortSiblings = plan{
+		name: "plan-short-siblings", agent: agentMain, fastest: 1, slowest: 5, same: true, steps: [][]string{{toolCount, toolCount}},
+	}
+	shortHostile = plan{
+		name: "plan-short-hostile", agent: agentMain, fastest: 1, slowest: 5, hostile: true, steps: [][]string{{toolCount, toolCount}, {toolWipe}},
 	}
 	shortTask = plan{name: "plan-short-task", fastest: 1, slowest: 5, steps: [][]string{{toolCount}}}
 )
@@ -126,8 +159,8 @@ var (
 )
 
 var plans = []plan{
-	long, waves, approved, refused, nested, wide, task,
-	short, shortWave, shortApproved, shortRefused, shortNested, shortWide, shortTask,
+	long, waves, approved, refused, nested, wide, siblings, hostile, talk, task,
+	short, shortWave, shortApproved, shortRefused, shortNested, shortWide, shortSiblings, shortHostile, shortTask,
 	slow, slowWaves, slowApproved, slowNested, slowTask,
 }
 
@@ -162,12 +195,18 @@ func rules(r *rand.Rand) []server.Rule {
 					When:  server.When{Contains: follow(p.name, pace)},
 					Fault: server.Fault{LatencyMilliseconds: p.fastest + r.IntN(p.slowest-p.fastest+1)},
 				}
-				if done > 0 {
+				switch {
+				case p.talks:
+					rule.When.ToolMessages = new(p.results(done))
+				case done > 0:
 					rule.When.AnyContains = doing(done)
 				}
-				if done == len(p.steps) {
+				switch {
+				case done == len(p.steps) && p.talks:
+					rule.Reply.Text, rule.Reply.Repeat = new("All is well. "), longAnswer/len("All is well. ")
+				case done == len(p.steps):
 					rule.Reply.Text = new("Done.")
-				} else {
+				default:
 					rule.Reply.Text, rule.Reply.ToolCalls = new(doing(done+1)), p.calls(done+1, pace)
 				}
 				all = append(all, rule)
@@ -177,18 +216,42 @@ func rules(r *rand.Rand) []server.Rule {
 	return all
 }
 
-// calls are those of a step. No two of a Turn are the same.
+// results is how many results of tools come before the reply after this many steps.
+func (p plan) results(done int) int {
+	n := 0
+	for _, step := range p.steps[:done] {
+		n += len(step)
+	}
+	return n
+}
+
+// hostileID is the ID that a hostile model server gives a call. All IDs of the first calls of replies share more characters than
+// any record of them may have, and all others are equal, in one reply and over all.
+func hostileID(step, place int) string {
+	if place == 1 {
+		return strings.Repeat("x", longID) + fmt.Sprintf("-%d", step)
+	}
+	return "call"
+}
+
+// calls are those of a step. No two of a Turn are the same, unless the plan says so.
 func (p plan) calls(step, pace int) []server.ToolCall {
 	var all []server.ToolCall
 	for i, name := range p.steps[step-1] {
 		arguments := fmt.Sprintf(`{"step": %d, "place": %d}`, step, i+1)
 		switch {
+		case p.same:
+			arguments = fmt.Sprintf(`{"step": %d, "place": 1}`, step)
 		case name == toolHelper:
 			arguments = fmt.Sprintf(`{"task": %q}`, follow(p.child, pace+step))
 		case name == toolLook && p.chars > 0:
 			arguments = fmt.Sprintf(`{"step": %d, "place": %d, "chars": %d}`, step, i+1, p.chars)
 		}
-		all = append(all, server.ToolCall{Name: name, Arguments: &arguments})
+		call := server.ToolCall{Name: name, Arguments: &arguments}
+		if p.hostile {
+			call.ID = hostileID(step, i+1)
+		}
+		all = append(all, call)
 	}
 	return all
 }

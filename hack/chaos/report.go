@@ -159,6 +159,7 @@ func (f figures) facts() []fact {
 	return []fact{
 		line("Turns, finished with an answer", "%d of %d", f.Finished, f.Turns),
 		line("  of which of sub-agents", "%d, by %d calls", f.Children, f.Delegated),
+		line("  of which of Sessions", "%d", f.SessionTurns),
 		line("resumes, by the statuses", "%d", f.Resumes),
 		line("runs that went on: of Turns cut off, of parked ones", "%d, %d", f.CutOff, f.Parked),
 		line("journal entries", "%d", f.Entries),

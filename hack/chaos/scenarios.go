@@ -74,6 +74,12 @@ func more() []scenario {
 	last := len(shortWide.steps) + 1
 	add(shortWide, appended(journal.ModelRequested, last), having(failpoint.Request, "", last), appended(journal.ModelReplied, last),
 		appended(journal.Compacted, 1), appended(journal.ModelRequested, last+1))
+	// The first of two identical calls: the second must not be made once nobody knows of the first.
+	add(shortSiblings, appended(journal.ToolIntended, 1), having(failpoint.Call, toolCount, 1), appended(journal.ToolFinished, 1),
+		having(failpoint.Call, toolCount, 2))
+	// Calls whose IDs are equal, or differ only behind what a record of them may have.
+	add(shortHostile, appended(journal.ModelReplied, 1), having(failpoint.Call, toolCount, 1), having(failpoint.Call, toolCount, 2),
+		appended(journal.ApprovalRequested, 1), appended(journal.ApprovalDecided, 1), having(failpoint.Call, toolWipe, 1))
 	return all
 }
 

@@ -5,8 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver by which the test holds the file
@@ -37,14 +37,18 @@ type journalStore interface {
 }
 
 // postgresStore is a server of the test's own.
-type postgresStore struct{ server *postgrestest.Server }
+type postgresStore struct {
+	server *postgrestest.Server
+	// outages counts them: every other one is a demotion.
+	outages atomic.Int64
+}
 
 // startPostgres starts a server that is stopped with the rest. Commits need not reach the disk: processes die here, and the
 // machine does not.
 func (r *rig) startPostgres(ctx context.Context) (journalStore, error) {
-	bin := os.Getenv(postgresVariable)
-	if bin == "" {
-		return nil, fmt.Errorf("failed to find PostgreSQL: %s is not set; run through make, or set it to what hack/postgres/get.sh prints", postgresVariable)
+	bin, err := postgresPrograms()
+	if err != nil {
+		return nil, err
 	}
 	server, err := postgrestest.Start(context.WithoutCancel(ctx), bin, "fsync=off", "full_page_writes=off")
 	if err != nil {
@@ -60,14 +64,26 @@ func (s *postgresStore) open(ctx context.Context) (keptJournal, error) {
 	return postgres.Open(ctx, s.url())
 }
 
-// outage crashes the server, and starts it again after a while.
+// outage crashes the server, and starts it again after a while; or it demotes it.
 func (s *postgresStore) outage(ctx context.Context, d time.Duration) (string, error) {
 	ctx = context.WithoutCancel(ctx) // what was stopped is started again
+	if s.outages.Add(1)%2 == 0 {
+		return "PostgreSQL demoted, with its connections kept", s.demoted(ctx, d)
+	}
 	if err := s.server.Stop(ctx, postgrestest.Immediate); err != nil {
 		return "", err
 	}
 	pause(ctx, d)
 	return "PostgreSQL crashed", s.server.Resume(ctx)
+}
+
+// demoted makes the server refuse to write for a while, as a primary does that a failover has demoted, and keeps all connections.
+func (s *postgresStore) demoted(ctx context.Context, d time.Duration) error {
+	if err := configure(ctx, s.server, "ALTER SYSTEM SET default_transaction_read_only = on"); err != nil {
+		return err
+	}
+	pause(ctx, d)
+	return configure(ctx, s.server, "ALTER SYSTEM RESET default_transaction_read_only")
 }
 
 // sqliteStore is a file.

@@ -32,6 +32,15 @@ type toolServer struct {
 	// slowest is the longest that an answer takes.
 	slowest time.Duration
 	called  map[string]called
+	// done counts the side effects, whatever IDs the model gave the calls.
+	done map[effect]int
+}
+
+// effect is a side-effecting call of a Turn's plan.
+type effect struct {
+	// Turn is the UID.
+	Turn, Tool  string
+	Step, Place int
 }
 
 // callArguments are those of all tools.
@@ -42,7 +51,7 @@ type callArguments struct {
 }
 
 func newToolServer(slowest time.Duration) *toolServer {
-	s := &toolServer{slowest: slowest, called: map[string]called{}}
+	s := &toolServer{slowest: slowest, called: map[string]called{}, done: map[effect]int{}}
 	server := sdk.NewServer(&sdk.Implementation{Name: "chaos", Version: "1.0.0"}, nil)
 	s.add(server, toolCount, "Counts once more. Each call changes the count.", &sdk.ToolAnnotations{DestructiveHint: new(true)})
 	s.add(server, toolWipe, "Sets the count to nothing.", &sdk.ToolAnnotations{DestructiveHint: new(true)})
@@ -66,7 +75,7 @@ func (s *toolServer) add(server *sdk.Server, name, description string, hints *sd
 	tool := &sdk.Tool{Name: name, Description: description, Annotations: hints}
 	sdk.AddTool(server, tool, func(ctx context.Context, r *sdk.CallToolRequest, a callArguments) (*sdk.CallToolResult, any, error) {
 		key, _ := r.Params.Meta[mcp.IdempotencyKey].(string)
-		n, wait := s.count(key, name)
+		n, wait := s.count(key, name, a)
 		if !pause(ctx, wait) {
 			return nil, nil, context.Cause(ctx) // who has gone away needs no answer
 		}
@@ -76,9 +85,12 @@ func (s *toolServer) add(server *sdk.Server, name, description string, hints *sd
 }
 
 // count counts a call, and says how many there were and how long it takes. One without a key is counted, too: no journal has it.
-func (s *toolServer) count(key, tool string) (calls int, takes time.Duration) {
+func (s *toolServer) count(key, tool string, a callArguments) (calls int, takes time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if turn, _, _ := strings.Cut(key, "/"); tool != toolLook {
+		s.done[effect{turn, tool, a.Step, a.Place}]++
+	}
 	c := s.called[key]
 	s.called[key] = called{Tool: tool, Times: c.Times + 1}
 	if s.slowest > 0 {
@@ -94,11 +106,25 @@ func (s *toolServer) calls() map[string]called {
 	return maps.Clone(s.called)
 }
 
+// effects are the side effects since the last reset.
+func (s *toolServer) effects() map[effect]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.done)
+}
+
+// made is how many different side effects there were since the last reset.
+func (s *toolServer) made() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.done)
+}
+
 // reset forgets all calls.
 func (s *toolServer) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.called = map[string]called{}
+	s.called, s.done = map[string]called{}, map[effect]int{}
 }
 
 // pause lets time pass, and says whether ctx lives.

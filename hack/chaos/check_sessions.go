@@ -1,0 +1,70 @@
+package main
+
+import (
+	"encoding/json"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// sessionEvidence is a Session as the API server has it, with its journal.
+type sessionEvidence struct {
+	Session *v1alpha1.Session
+	Entries []journal.Entry
+}
+
+// sessions checks that each Session has each of its Turns once, that its totals add up, and that no Turn buys a summary of the
+// conversation that an earlier Turn has bought.
+func (c *checker) sessions() {
+	for _, e := range c.evidence.Sessions {
+		c.session(e)
+	}
+}
+
+func (c *checker) session(e sessionEvidence) {
+	name := e.Session.Name
+	added := map[string]int{}
+	for _, entry := range e.Entries {
+		if entry.Kind != journal.SessionTurn {
+			continue
+		}
+		var turn struct {
+			UID string `json:"turnUID"`
+		}
+		if err := json.Unmarshal(entry.Payload, &turn); err != nil {
+			c.wrong(wholeSessions, name, "entry %d of its history cannot be read: %v", entry.Seq, err)
+			continue
+		}
+		added[turn.UID]++
+	}
+	turns, summaries := 0, 0
+	var used tokens
+	for _, t := range c.evidence.Turns {
+		if ref := t.Turn.Spec.SessionRef; ref == nil || ref.Name != name {
+			continue
+		}
+		turns++
+		if n := added[string(t.Turn.UID)]; n != 1 {
+			c.wrong(wholeSessions, t.Turn.Name, "Session %q has it %d times in its history", name, n)
+		}
+		if u := t.Turn.Status.Usage; u != nil {
+			used.add(u.InputTokens, u.OutputTokens)
+		}
+		summaries += len(readHistory(string(t.Turn.UID), t.Entries).asides)
+	}
+	c.SessionTurns += turns
+	if len(added) != turns {
+		c.wrong(wholeSessions, name, "its history has %d Turns, and there are %d", len(added), turns)
+	}
+	var said tokens
+	if u := e.Session.Status.Usage; u != nil {
+		said.add(u.InputTokens, u.OutputTokens)
+	}
+	if e.Session.Status.Turns != int64(turns) || said != used {
+		c.wrong(wholeSessions, name, "its status has %d Turns and %+v tokens, and its Turns are %d with %+v", e.Session.Status.Turns, said, turns, used)
+	}
+	// A conversation grows by one answer a Turn, and a summary makes room for several of them.
+	if 2*summaries > turns {
+		c.wrong(paidOnce, name, "its %d Turns have bought %d summaries of one conversation", turns, summaries)
+	}
+}
