@@ -88,7 +88,7 @@ func drainCommand() *cobra.Command {
 chart runs it before helm uninstall removes anything.`,
 		Example: `  manager drain --namespace capstan-system --deployments capstan`,
 		Args:    cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(*cobra.Command, []string) error {
 			options := manager.Options{Kubeconfig: kubeconfig}
 			cfg, err := options.RESTConfig()
 			if err != nil {

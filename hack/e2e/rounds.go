@@ -334,16 +334,16 @@ func (t *test) poll(ctx context.Context, most time.Duration, check func(context.
 	}
 }
 
-// printTable prints the figures of all rounds.
+// printTable prints the figures of all rounds. That nobody reads them is no failure.
 func (t *test) printTable() {
-	fmt.Fprintf(t.out, "\n%-10s %6s %10s %8s %9s %8s %8s %11s   %s\n", "round", "Turns", "in flight", "effects", "repeated", "unknown", "lost", "take-over", "ends")
+	_, _ = fmt.Fprintf(t.out, "\n%-10s %6s %10s %8s %9s %8s %8s %11s   %s\n", "round", "Turns", "in flight", "effects", "repeated", "unknown", "lost", "take-over", "ends")
 	for _, r := range t.results {
 		total := 0
 		for _, n := range r.Ends {
 			total += n
 		}
-		fmt.Fprintf(t.out, "%-10s %6d %10d %8d %9d %8d %8d %9.1f s   %v\n",
+		_, _ = fmt.Fprintf(t.out, "%-10s %6d %10d %8d %9d %8d %8d %9.1f s   %v\n",
 			r.round.name, total, r.InFlight, r.Effects, r.Repeated, r.Unknown, r.Interrupted, r.TakeOver.Seconds(), r.Ends)
 	}
-	fmt.Fprintln(t.out)
+	_, _ = fmt.Fprintln(t.out)
 }

@@ -1,6 +1,7 @@
 package apiclock
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -21,7 +22,7 @@ type world struct {
 	// passed is the time since the start, and local by how much the clock of the machine is wrong.
 	passed, local time.Duration
 	// speed is by how much the clock of the machine goes too fast, in parts per million.
-	speed time.Duration
+	speed int64
 	// offsets are those that were observed, and lines were logged.
 	offsets []time.Duration
 	lines   []string
@@ -35,7 +36,7 @@ func newWorld(local time.Duration) *world {
 }
 
 func (w *world) machine() time.Time {
-	return epoch.Add(w.passed + w.local + w.passed/1_000_000*w.speed)
+	return epoch.Add(w.passed + w.local + time.Duration(int64(w.passed)/1_000_000*w.speed))
 }
 
 // right is the right time.
@@ -84,7 +85,7 @@ func TestNothingMovesTheClockFar(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		upTo := func(d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
 		w := newWorld(upTo(2*time.Hour) - time.Hour)
-		w.speed = time.Duration(r.IntN(200) - 100)
+		w.speed = r.Int64N(200) - 100
 		w.ask(0, time.Millisecond, time.Millisecond, 0)
 		last := w.Now()
 		for range 300 {
@@ -242,7 +243,9 @@ func TestTheTransport(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer response.Body.Close()
+			if err := response.Body.Close(); err != nil {
+				t.Fatal(err)
+			}
 			if moved := time.Until(c.Now()) > 30*time.Minute; moved != tc.want || response.StatusCode != tc.status {
 				t.Errorf("the clock has moved: %t, want %t: %s", moved, tc.want, tc.reason)
 			}
@@ -252,8 +255,7 @@ func TestTheTransport(t *testing.T) {
 		c := New(time.Now, nil, logr.Discard())
 		response, err := (&http.Client{Transport: c.Wrap(http.DefaultTransport)}).Get("http://127.0.0.1:1")
 		if err == nil {
-			response.Body.Close()
-			t.Fatal("there is an answer")
+			t.Fatal(errors.Join(errors.New("there is an answer"), response.Body.Close()))
 		}
 		if off := time.Until(c.Now()).Abs(); off > time.Minute {
 			t.Errorf("the clock is off by %s", off)

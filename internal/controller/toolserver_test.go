@@ -168,8 +168,10 @@ func TestToolsOfAServer(t *testing.T) {
 func TestARemarkOnEffects(t *testing.T) {
 	d := newDesk(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
 		s.Spec.Tools = []v1alpha1.ToolDeclaration{
-			{Name: "find", Role: v1alpha1.ToolRoleContextPack}, {Name: "wipe", Effect: v1alpha1.ToolEffectReadOnly},
-			{Name: "known", Effect: v1alpha1.ToolEffectDestructive}, {Name: "sum", Effect: v1alpha1.ToolEffectReadOnly},
+			{Name: "find", Role: v1alpha1.ToolRoleContextPack},
+			{Name: "wipe", Effect: v1alpha1.ToolEffectReadOnly},
+			{Name: "known", Effect: v1alpha1.ToolEffectDestructive},
+			{Name: "sum", Effect: v1alpha1.ToolEffectReadOnly},
 		}
 	})
 	read := &mcp.ToolAnnotations{ReadOnlyHint: true}

@@ -99,8 +99,10 @@ func TestHintsOfAServerGrantNothing(t *testing.T) {
 	_, c := newWorld(t)
 	o := object(s.URL, func(o *v1alpha1.ToolServer) {
 		o.Spec.Tools = []v1alpha1.ToolDeclaration{
-			{Name: "claims", Role: v1alpha1.ToolRoleContextPack}, {Name: "reads", Effect: v1alpha1.ToolEffectReadOnly},
-			{Name: "writes", Effect: v1alpha1.ToolEffectReadOnly}, {Name: "said", Effect: v1alpha1.ToolEffectDestructive},
+			{Name: "claims", Role: v1alpha1.ToolRoleContextPack},
+			{Name: "reads", Effect: v1alpha1.ToolEffectReadOnly},
+			{Name: "writes", Effect: v1alpha1.ToolEffectReadOnly},
+			{Name: "said", Effect: v1alpha1.ToolEffectDestructive},
 			{Name: "stores", Effect: v1alpha1.ToolEffectIdempotent},
 		}
 	})

@@ -92,8 +92,8 @@ func end(pid int) error {
 }
 
 // wait polls until check returns nil. It fails when the time is over, or when a process of the cluster has ended.
-func (c *Cluster) wait(ctx context.Context, what string, patience time.Duration, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (c *Cluster) wait(ctx context.Context, what string, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	files, err := filepath.Glob(c.path("pids", "*"))
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *Cluster) wait(ctx context.Context, what string, patience time.Duration,
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready within %s; see %s: %w", what, patience, c.config.Logs, err)
+			return fmt.Errorf("%s is not ready within %s; see %s: %w", what, startPatience, c.config.Logs, err)
 		case <-time.After(pollInterval):
 		}
 	}

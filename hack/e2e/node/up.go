@@ -102,7 +102,7 @@ func (c *Cluster) startBase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.wait(ctx, "containerd", startPatience, func(ctx context.Context) error {
+	return c.wait(ctx, "containerd", func(ctx context.Context) error {
 		_, err := c.ctr(ctx, "version")
 		return err
 	})
@@ -122,7 +122,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.wait(ctx, "kube-apiserver", startPatience, func(ctx context.Context) error { return c.kubectl(ctx, "", "get", "--raw", "/readyz") }); err != nil {
+	if err := c.wait(ctx, "kube-apiserver", func(ctx context.Context) error { return c.kubectl(ctx, "", "get", "--raw", "/readyz") }); err != nil {
 		return err
 	}
 	manager, scheduler := c.path("controller-manager.conf"), c.path("scheduler.conf")
@@ -157,7 +157,7 @@ func (c *Cluster) startNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.wait(ctx, "the node", startPatience, func(ctx context.Context) error {
+	return c.wait(ctx, "the node", func(ctx context.Context) error {
 		return c.kubectl(ctx, "", "wait", "--for=condition=Ready", "node/"+nodeName, "--timeout=5s")
 	})
 }
@@ -166,13 +166,13 @@ func (c *Cluster) startDNS(ctx context.Context) error {
 	if err := c.kubectl(ctx, c.fill(dnsManifest), "apply", "-f", "-"); err != nil {
 		return err
 	}
-	if err := c.wait(ctx, "CoreDNS", startPatience, func(ctx context.Context) error {
+	if err := c.wait(ctx, "CoreDNS", func(ctx context.Context) error {
 		return c.kubectl(ctx, "", "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=5s")
 	}); err != nil {
 		return err
 	}
 	// kube-proxy is behind a Service's readiness by up to a second.
-	return c.wait(ctx, "the Service of CoreDNS", startPatience, func(ctx context.Context) error {
+	return c.wait(ctx, "the Service of CoreDNS", func(ctx context.Context) error {
 		connection, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(dnsIP, "53"))
 		if err != nil {
 			return err

@@ -59,7 +59,7 @@ func (r *relative) run() {
 		for range in.State.Steps {
 			s.asked = append(s.asked, time.Time{})
 		}
-		life, kill := context.WithCancelCause(r.family.t.Context())
+		life, kill := context.WithCancelCause(r.family.t.Context()) //nolint:contextcheck // because each run has a life of its own
 		in.Abandoned = func() bool { return life.Err() != nil }
 		in.Tools[0].Caller = tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) { return r.call(kill, c) })
 		end, err := loop.Run(life, in)

@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,14 +38,7 @@ func TestIdentifyCalls(t *testing.T) {
 			for _, id := range tc.ids {
 				calls = append(calls, model.ToolCall{ID: id})
 			}
-			model.IdentifyCalls(calls, func(id string) bool {
-				for _, other := range tc.taken {
-					if id == other {
-						return true
-					}
-				}
-				return false
-			})
+			model.IdentifyCalls(calls, func(id string) bool { return slices.Contains(tc.taken, id) })
 			var got []string
 			for _, c := range calls {
 				got = append(got, c.ID)

@@ -146,7 +146,7 @@ func Expand(ctx context.Context, j journal.Journal, e journal.Entry) (journal.En
 	}
 	var r preparedRecord
 	if json.Unmarshal(e.Payload, &r) != nil || r.Prepared == nil || r.History == nil || r.History.Messages == 0 {
-		return e, nil // one that makes no sense is shown as it is
+		return e, nil //nolint:nilerr // because one that makes no sense is shown as it is
 	}
 	c, err := r.History.read(ctx, j)
 	if err == nil {
@@ -154,7 +154,7 @@ func Expand(ctx context.Context, j journal.Journal, e journal.Entry) (journal.En
 	}
 	switch {
 	case errors.Is(err, session.ErrLost), errors.Is(err, journal.ErrDamaged), errors.Is(err, journal.ErrNewer):
-		return e, nil //nolint:nilerr // because a reference is what there is to show then
+		return e, nil // a reference is what there is to show then
 	case err != nil:
 		return e, err
 	}

@@ -147,8 +147,10 @@ func TestATurnGoesOnWithItsHistory(t *testing.T) {
 			c, _ := candidate("p0", 1, says("Meanwhile."))
 			mustRun(t, j, inTalk("c", "Other?", c))
 		}, turn.StopCompleted, ""},
-		"it is gone": {"no prompt can be made", func(t *testing.T, j *journaltest.Memory) { forget(t, j, "talk-uid") }, turn.StopInterrupted,
-			"the turn cannot go on, because the history of its session is gone: "},
+		"it is gone": {
+			"no prompt can be made", func(t *testing.T, j *journaltest.Memory) { forget(t, j, "talk-uid") }, turn.StopInterrupted,
+			"the turn cannot go on, because the history of its session is gone: ",
+		},
 		"it is another": {"the hash tells", func(t *testing.T, j *journaltest.Memory) {
 			forget(t, j, "talk-uid")
 			c, _ := candidate("p0", 1, says("Something else."))

@@ -115,7 +115,7 @@ func (r *run) compaction() (*session.Compaction, error) {
 	c, err := h.read(r.life, r.engine.Journal)
 	switch {
 	case errors.Is(err, session.ErrLost), errors.Is(err, journal.ErrDamaged):
-		return nil, nil //nolint:nilnil,nilerr // because "none" is an answer, not an error
+		return nil, nil //nolint:nilnil // because "none" is an answer, not an error
 	case err != nil:
 		return nil, err
 	}
