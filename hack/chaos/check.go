@@ -162,6 +162,10 @@ func (c *checker) status(t *v1alpha1.Turn, h *history) {
 	var used model.Usage
 	for _, r := range h.requests {
 		used = used.Add(r.usage)
+		if r.lost() {
+			used = used.Add(model.Usage{InputTokens: r.EstimatedTokens})
+			c.Estimated.add(r.EstimatedTokens, 0)
+		}
 	}
 	u := t.Status.Usage
 	if u == nil {
@@ -236,8 +240,9 @@ func (c *checker) bill() {
 		}
 	}
 	sum := c.Reported
-	sum.add(c.Lost.Input, c.Lost.Output)
+	sum.add(c.Lost.Input-c.Estimated.Input, c.Lost.Output)
 	if sum != c.Billed {
-		c.wrong(exactUsage, "", "%+v tokens were billed; the statuses have %+v, and replies that were lost took %+v", c.Billed, c.Reported, c.Lost)
+		c.wrong(exactUsage, "", "%+v tokens were billed; the statuses have %+v, of which %+v are estimates for requests that were cut off, and replies that were lost took %+v",
+			c.Billed, c.Reported, c.Estimated, c.Lost)
 	}
 }

@@ -57,7 +57,7 @@ func (s *scribe) park(approvals int, turns ...string) {
 }
 
 func (s *scribe) ask(step, attempt int) {
-	s.write(journal.ModelRequested, loop.Request{Step: step, Provider: "p", Model: "m", Attempt: attempt, ID: fmt.Sprintf("%s/%d", s.turn(), len(s.entries)+1)})
+	s.write(journal.ModelRequested, loop.Request{Step: step, Provider: "p", Model: "m", Attempt: attempt, ID: fmt.Sprintf("%s/%d", s.turn(), len(s.entries)+1), EstimatedTokens: 9})
 }
 
 func (s *scribe) reply(step int, calls ...string) {
@@ -125,7 +125,8 @@ func story() evidence {
 				Executor:   &v1alpha1.ExecutorBinding{Name: "e", Epoch: 3},
 				Conditions: []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: v1alpha1.TurnReasonCompleted}},
 				Steps:      &v1alpha1.StepCounts{Count: 3, ModelRequests: 4, ModelRetries: 1, ToolCalls: 3, UnknownOutcomes: 1, Resumes: 2},
-				Usage:      &v1alpha1.Usage{InputTokens: 30, OutputTokens: 6, TotalTokens: 36},
+				// The request that was cut off counts by its estimate, 9.
+				Usage: &v1alpha1.Usage{InputTokens: 39, OutputTokens: 6, TotalTokens: 45, Estimated: true},
 			},
 		}}},
 		Asked: []asked{billed(2, 0), billed(4, 0), billed(11, 1), billed(15, 1)},
@@ -144,7 +145,7 @@ func TestAStoryInWhichAllHolds(t *testing.T) {
 	want := figures{
 		Turns: 1, Finished: 1, Resumes: 2, CutOff: 2, Entries: 17, Requests: 4, Replies: 3, LostSent: 1,
 		Intended: 2, Made: 2, Unknown: 1, UnknownMade: 1, UnknownReported: 1, UnknownTold: 1, Repeatable: 1, RepeatableMade: 1,
-		Billed: tokens{40, 8}, Reported: tokens{30, 6}, Lost: tokens{10, 2},
+		Billed: tokens{40, 8}, Reported: tokens{39, 6}, Lost: tokens{10, 2}, Estimated: tokens{9, 0},
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("figures (-want +got):\n%s", diff)
@@ -246,6 +247,7 @@ func TestEachGuaranteeIsMissedWhenItIsBroken(t *testing.T) {
 		"NeverCalled":  {"a result of a call that never arrived", func(e *evidence) { delete(e.Called, uid+"/2/c") }, knownOutcomes, "never got"},
 
 		"StatusUsage":  {"a status with other tokens than the journal", func(e *evidence) { status(e).Usage.InputTokens = 40 }, exactUsage, "its status says 40+6 tokens"},
+		"NotEstimated": {"a request that was cut off and counts as nothing", func(e *evidence) { status(e).Usage.InputTokens = 30 }, exactUsage, "its status says 30+6 tokens"},
 		"NoUsage":      {"a status without tokens", func(e *evidence) { status(e).Usage = nil }, exactUsage, "its status says 0+0 tokens"},
 		"OtherBill":    {"a reply that was billed for other tokens", func(e *evidence) { e.Asked[1].Output = 3 }, exactUsage, "was billed 10+3 tokens"},
 		"NotBilled":    {"tokens that nobody billed", func(e *evidence) { e.Asked[1].Billed = false }, exactUsage, "were billed"},

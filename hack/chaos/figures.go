@@ -67,9 +67,10 @@ type figures struct {
 	SessionTurns int `json:"sessionTurns"`
 
 	// Billed is what the model's server billed, Reported what the statuses say, Lost what was billed for replies that no
-	// journal has. OfChildren is the part of Reported that the statuses of parents count, too.
+	// journal has, and Estimated the part of Reported that stands for requests that were cut off. OfChildren is the part of Reported that the statuses of parents count, too.
 	Billed     tokens `json:"billedTokens"`
 	Reported   tokens `json:"reportedTokens"`
 	OfChildren tokens `json:"reportedTokensOfChildren"`
 	Lost       tokens `json:"billedTokensOfLostReplies"`
+	Estimated  tokens `json:"reportedEstimates"`
 }

@@ -129,7 +129,11 @@ func (r *report) write(out io.Writer, format string) error {
 
 func (p *phaseReport) text(out *strings.Builder) {
 	fmt.Fprintf(out, "\n== %s (%.0f s)\n", p.Name, p.Seconds)
-	for _, f := range slices.Concat(p.Done, p.Figures.facts()) {
+	facts := p.Done
+	if p.Figures != (figures{}) { // else the phase has figures of its own
+		facts = slices.Concat(p.Done, p.Figures.facts())
+	}
+	for _, f := range facts {
 		fmt.Fprintf(out, "  %-58s %s\n", f.What, f.Value)
 	}
 	if len(p.Points) > 0 {
@@ -182,6 +186,7 @@ func (f figures) facts() []fact {
 		line("compactions", "%d", f.Compactions),
 		line("tokens billed, in + out", "%d + %d", f.Billed.Input, f.Billed.Output),
 		line("  = in the statuses", "%d + %d", f.Reported.Input, f.Reported.Output),
+		line("    estimates for requests that were cut off", "%d", f.Estimated.Input),
 		line("    those of sub-agents, which their parents report too", "%d + %d", f.OfChildren.Input, f.OfChildren.Output),
 		line("  + billed for replies in flight at a kill", "%d + %d", f.Lost.Input, f.Lost.Output),
 	}

@@ -28,15 +28,14 @@ type Limits struct {
 	MaxCost decimal.Decimal
 }
 
-// spent adds up all requests, and what sub-agents took. Those that were cut off are of the budget, or a run that is cut off
-// again and again would spend without bound; they are not of the usage that is reported, as nobody knows theirs. Costs in
-// several currencies are added as they are: a bound that is reached too early is better than none.
+// spent adds up all requests, and what sub-agents took. Costs in several currencies are added as they are: a bound that is reached
+// too early is better than none.
 func (s *State) spent() (tokens int64, cost decimal.Decimal) {
 	var sum model.Usage
-	for u, c := range s.Spendings {
-		sum = sum.Add(u)
-		if c != nil {
-			cost = cost.Add(c.Amount)
+	for one := range s.Spendings {
+		sum = sum.Add(one.Usage)
+		if one.Cost != nil {
+			cost = cost.Add(one.Cost.Amount)
 		}
 	}
 	for sub := range s.SubAgents {
@@ -45,12 +44,6 @@ func (s *State) spent() (tokens int64, cost decimal.Decimal) {
 			cost = cost.Add(sub.Cost.Amount)
 		} else if sub.Known != nil {
 			cost = cost.Add(*sub.Known)
-		}
-	}
-	for _, r := range s.cutOff {
-		sum = sum.Add(model.Usage{InputTokens: r.EstimatedTokens})
-		if r.EstimatedCost != nil {
-			cost = cost.Add(r.EstimatedCost.Amount)
 		}
 	}
 	return sum.InputTokens + sum.OutputTokens, cost

@@ -432,9 +432,9 @@ func TestTheBudgetOfASummary(t *testing.T) {
 				t.Fatalf("Run = %+v, %v after %d requests with %d summaries, want the answer and %d: %s", end, err, len(s.requests), len(in.State.Asides), tc.summary, tc.reason)
 			}
 			var used model.Usage
-			for u, cost := range in.State.Spendings {
-				if used = used.Add(u); cost == nil {
-					t.Errorf("a spending of %+v has no cost", u)
+			for one := range in.State.Spendings {
+				if used = used.Add(one.Usage); one.Cost == nil {
+					t.Errorf("a spending of %+v has no cost", one.Usage)
 				}
 			}
 			if used != tc.used {

@@ -59,9 +59,9 @@ func (r *relative) run() {
 		for range in.State.Steps {
 			s.asked = append(s.asked, time.Time{})
 		}
-		life, kill := context.WithCancelCause(r.family.t.Context()) //nolint:contextcheck // because each run has a life of its own
+		life, kill := context.WithCancelCause(r.family.t.Context())
 		in.Abandoned = func() bool { return life.Err() != nil }
-		in.Tools[0].Caller = tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) { return r.call(kill, c) })
+		in.Tools[0].Caller = tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) { return r.call(kill, c) }) //nolint:contextcheck // because each run has a life of its own
 		end, err := loop.Run(life, in)
 		kill(nil)
 		r.state = in.State

@@ -346,20 +346,32 @@ func (s *State) LastStep() *Step {
 	return &s.Steps[len(s.Steps)-1]
 }
 
-// Spendings are what was used and what it cost, each request for itself.
-func (s *State) Spendings(yield func(model.Usage, *model.Cost) bool) {
+// Spending is what one request used, and what that cost; Cost is nil where the model had no price.
+type Spending struct {
+	Provider, Model string
+	Usage           model.Usage
+	Cost            *model.Cost
+}
+
+// Spendings yields the spending of each request. A request that was cut off counts by the estimate of its prompt: the endpoint may
+// have billed it, whether or not a reply came back, and a run that is cut off again and again would spend without bound.
+func (s *State) Spendings(yield func(Spending) bool) {
 	for _, a := range s.Attempts {
-		if !yield(a.Usage, a.Cost) {
+		if !yield(Spending{a.Provider, a.Model, a.Usage, a.Cost}) {
 			return
 		}
 	}
-	for _, step := range s.Steps {
-		if !yield(step.Reply.Usage, step.Cost) {
-			return
+	for _, steps := range [][]Step{s.Steps, s.Asides} {
+		for i := range steps {
+			step := &steps[i]
+			if !yield(Spending{step.Provider, step.Model, step.Reply.Usage, step.Cost}) {
+				return
+			}
 		}
 	}
-	for _, step := range s.Asides {
-		if !yield(step.Reply.Usage, step.Cost) {
+	for _, r := range s.cutOff {
+		estimate := model.Usage{InputTokens: r.EstimatedTokens, Estimated: r.EstimatedTokens > 0}
+		if !yield(Spending{r.Provider, r.Model, estimate, r.EstimatedCost}) {
 			return
 		}
 	}

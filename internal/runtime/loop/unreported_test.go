@@ -62,8 +62,8 @@ func TestWhatNobodyReported(t *testing.T) {
 				t.Fatalf("Run = %+v, %v; want a failure: %t", end, err, failed)
 			}
 			var got []string
-			for u, cost := range in.State.Spendings {
-				got = append(got, fmt.Sprintf("%+v for %s", u, cost.Amount))
+			for one := range in.State.Spendings {
+				got = append(got, fmt.Sprintf("%+v for %s", one.Usage, one.Cost.Amount))
 			}
 			if want := fmt.Sprintf("%+v for %s", tc.want, tc.cost); len(got) != 1 || got[0] != want {
 				t.Errorf("spent %s, want %s: %s", got, want, tc.reason)

@@ -348,22 +348,33 @@ func (w *world) checkResult(t *testing.T, result *turn.Result, e ending, calls i
 	var usage model.Usage
 	var cost decimal.Decimal
 	requests, unknown := 0, 0
+	var open *loop.Request // a request without an end, which may have been billed
+	cutOff := func() {
+		if open != nil {
+			usage, cost = usage.Add(model.Usage{InputTokens: open.EstimatedTokens, Estimated: true}), cost.Add(open.EstimatedCost.Amount)
+		}
+		open = nil
+	}
 	for _, e := range entries(t, w.journal, w.uid) {
 		switch e.Kind { //nolint:exhaustive // because the others count nothing
 		case journal.ModelRequested:
 			requests++
+			cutOff()
+			r := decoded[loop.Request](t, e)
+			open = &r
 		case journal.ModelReplied:
 			s := decoded[loop.Step](t, e)
-			usage, cost = usage.Add(s.Reply.Usage), cost.Add(s.Cost.Amount)
+			usage, cost, open = usage.Add(s.Reply.Usage), cost.Add(s.Cost.Amount), nil
 		case journal.ModelFailed:
 			a := decoded[loop.Attempt](t, e)
-			usage, cost = usage.Add(a.Usage), cost.Add(a.Cost.Amount)
+			usage, cost, open = usage.Add(a.Usage), cost.Add(a.Cost.Amount), nil
 		case journal.ToolFinished:
 			if decoded[loop.Finish](t, e).Outcome == loop.Unknown {
 				unknown++
 			}
 		}
 	}
+	cutOff()
 	got := result.Counts
 	got.ModelRetries = 0
 	want := e.counts

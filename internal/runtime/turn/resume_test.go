@@ -4,13 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
 
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -74,6 +77,11 @@ func TestResume(t *testing.T) {
 				expected := *want
 				expected.Counts.Resumes = tc.resumes
 				expected.Counts.ModelRequests, expected.Counts.ModelRetries = tc.requests, tc.requests-1
+				if tc.entries > 0 {
+					if last := entries(t, from, "uid")[tc.entries-1]; last.Kind == journal.ModelRequested {
+						addEstimate(t, &expected, decoded[loop.Request](t, last))
+					}
+				}
 				if diff := cmp.Diff(asJSON(t, expected), asJSON(t, got)); diff != "" {
 					t.Errorf("result: %s: -want +got:\n%s", tc.reason, diff)
 				}
@@ -84,6 +92,20 @@ func TestResume(t *testing.T) {
 			})
 		}
 	}
+}
+
+// addEstimate adds a request that was cut off to what a result reports: the endpoint may have billed its prompt.
+func addEstimate(t *testing.T, r *turn.Result, cutOff loop.Request) {
+	t.Helper()
+	estimate := model.Usage{InputTokens: cutOff.EstimatedTokens, Estimated: true}
+	amount, err := decimal.NewFromString(r.Record.Cost.Amount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Record.Usage = r.Record.Usage.Add(estimate)
+	r.Record.Cost = &finalize.Cost{Amount: amount.Add(cutOff.EstimatedCost.Amount).String(), Currency: r.Record.Cost.Currency}
+	r.Spent = slices.Clone(r.Spent)
+	r.Spent[0].Usage = r.Spent[0].Usage.Add(estimate)
 }
 
 func TestResumeGoesOnWithTheFallback(t *testing.T) {

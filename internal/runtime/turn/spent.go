@@ -5,7 +5,6 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
-	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
 // subAgents adds up what the Turns of sub-agents took; nil if there were none.
@@ -15,19 +14,14 @@ func subAgents(s *loop.State) *SubAgents { return SumOf(slices.Collect(s.SubAgen
 // a model that had no price yet, is priced as the chain says now.
 func (r *run) spendings() []finalize.Spending {
 	var all []finalize.Spending
-	add := func(provider, name string, u model.Usage, cost *model.Cost) {
+	for one := range r.past.loop.Spendings {
+		cost := one.Cost
 		for _, c := range r.in.Chain {
-			if cost == nil && c.ProviderName == provider && c.Model == name {
-				cost = c.Pricing.Cost(u)
+			if cost == nil && c.ProviderName == one.Provider && c.Model == one.Model {
+				cost = c.Pricing.Cost(one.Usage)
 			}
 		}
-		all = append(all, finalize.Spending{Usage: u, Cost: cost})
-	}
-	for _, a := range r.past.loop.Attempts {
-		add(a.Provider, a.Model, a.Usage, a.Cost)
-	}
-	for _, step := range slices.Concat(r.past.loop.Steps, r.past.loop.Asides) {
-		add(step.Provider, step.Model, step.Reply.Usage, step.Cost)
+		all = append(all, finalize.Spending{Usage: one.Usage, Cost: cost})
 	}
 	return all
 }
@@ -35,20 +29,13 @@ func (r *run) spendings() []finalize.Spending {
 // spent adds up the usage of each model, over all attempts and runs.
 func spent(s *loop.State) []Spent {
 	var all []Spent
-	add := func(provider, name string, u model.Usage) {
-		for i := range all {
-			if all[i].Provider == provider && all[i].Model == name {
-				all[i].Usage = all[i].Usage.Add(u)
-				return
-			}
+	for one := range s.Spendings {
+		i := slices.IndexFunc(all, func(o Spent) bool { return o.Provider == one.Provider && o.Model == one.Model })
+		if i < 0 {
+			all = append(all, Spent{Provider: one.Provider, Model: one.Model, Usage: one.Usage})
+			continue
 		}
-		all = append(all, Spent{Provider: provider, Model: name, Usage: u})
-	}
-	for _, a := range s.Attempts {
-		add(a.Provider, a.Model, a.Usage)
-	}
-	for _, step := range slices.Concat(s.Steps, s.Asides) {
-		add(step.Provider, step.Model, step.Reply.Usage)
+		all[i].Usage = all[i].Usage.Add(one.Usage)
 	}
 	return all
 }
