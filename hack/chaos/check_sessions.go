@@ -16,7 +16,7 @@ type sessionEvidence struct {
 // sessions checks that each Session has each of its Turns once, that its totals add up, and that no Turn buys a summary of the
 // conversation that an earlier Turn has bought.
 func (c *checker) sessions() {
-	for _, e := range c.evidence.Sessions {
+	for _, e := range c.Sessions {
 		c.session(e)
 	}
 }

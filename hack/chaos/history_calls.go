@@ -118,7 +118,7 @@ func (h *history) twinIsUnknown(step int, callID string) bool {
 	calls := h.steps[step-1].Reply.ToolCalls
 	at := slices.IndexFunc(calls, func(c model.ToolCall) bool { return c.ID == callID })
 	return at >= 0 && slices.ContainsFunc(calls, func(c model.ToolCall) bool {
-		return c.ID != callID && c.Name == calls[at].Name && string(c.Arguments) == string(calls[at].Arguments) && h.outcomeOf(step, c.ID) == loop.Unknown
+		return c.ID != callID && c.Name == calls[at].Name && c.Arguments == calls[at].Arguments && h.outcomeOf(step, c.ID) == loop.Unknown
 	})
 }
 

@@ -39,6 +39,7 @@ spec:
   desiredState: Active
   execution: Run
   message: What is up?
+  onJournalLoss: Interrupt
 status:
   completionTime: "2026-04-09T12:00:00.000000Z"
   conditions:

@@ -42,7 +42,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 }
 
 // Run scales the Deployments to zero and waits until all of their Pods are gone. It tries again after errors of the API server. When
-// the time is over it returns an error that names the Pods that are left, and the last error of the API server, if any.
+// the time is over it returns an error that names the Pods that were seen last, or, where none were seen, the last error of the API server.
 func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
@@ -51,9 +51,14 @@ func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.
 	var left []string
 	var failure error
 	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
-		stopped, left, failure = d.look(ctx, o.Deployments)
-		if apierrors.IsForbidden(failure) {
-			return false, failure // waiting does not help
+		none, pods, err := d.look(ctx, o.Deployments)
+		switch {
+		case apierrors.IsForbidden(err):
+			return false, err // waiting does not help
+		case err == nil:
+			stopped, left, failure = none, pods, nil
+		case len(left) == 0:
+			failure = err // else the Pods that were seen last say more: the last look may fail because the time is over
 		}
 		return stopped, nil
 	})

@@ -43,6 +43,7 @@ status:
   contextTokens: 900
   conditions:
   - {type: Ready, status: "True", reason: Open, message: the session takes turns, lastTransitionTime: "2026-01-01T00:00:00Z"}
+  - {type: HistoryComplete, status: "False", reason: HistoryLost, message: 2 turns are missing, lastTransitionTime: "2026-01-01T00:00:00Z"}
 `
 
 const answered = `
@@ -128,8 +129,8 @@ var _ = Describe("kubectl", Ordered, func() {
 				"NAME=support", "ID=agent.profile.default", "VERSION=1.4.0", "STATE=Ready", "HASH=a1b2", "MESSAGE=All is well", "AGE=*",
 			}),
 		Entry("of a Session", "sn",
-			[]string{"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "LAST=open-loops", "AGE=*"},
-			[]string{"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "LAST=open-loops", "SUBJECT=Order 1042", "AGE=*"}),
+			[]string{"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "HISTORY=HistoryLost", "LAST=open-loops", "AGE=*"},
+			[]string{"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "HISTORY=HistoryLost", "LAST=open-loops", "SUBJECT=Order 1042", "AGE=*"}),
 		Entry("of a ToolServer", "ts",
 			[]string{"NAME=tickets", "TYPE=MCP", "TOOLS=2", "STATE=Ready", "AGE=*"},
 			[]string{

@@ -22,8 +22,10 @@ spec: {subject: Order 1042}
 func budgeted(fields string) string { return `spec: {budget: {` + fields + `}}` }
 
 var _ = Describe("Session", func() {
-	It("has no defaults", func(ctx SpecContext) {
-		Expect(accepted(ctx, sessionBase, `{}`)).To(HaveLen(1))
+	It("continues after a loss of its history by default, and has no other defaults", func(ctx SpecContext) {
+		spec := accepted(ctx, sessionBase, `{}`)
+		Expect(spec).To(HaveLen(2))
+		Expect(spec).To(HaveKeyWithValue("onHistoryLoss", "Continue"))
 	})
 	It("is made from its name alone, as for a Turn that names it", func(ctx SpecContext) {
 		s := &v1alpha1.Session{}
