@@ -3,7 +3,7 @@ package prompt
 // The texts in this file are Capstan's own words to a model. They are part of the stable prompt: a change of a word
 // changes every promptRenderHash, so it changes with a release only.
 
-// noneLine is the whole prompt of mode None.
+// noneLine is the prompt of mode None, before the guardrails of the profile.
 const noneLine = "You are a helpful assistant. Answer the user's message."
 
 // These rules hold for a conversation and for a task.
