@@ -45,7 +45,7 @@ func (r *run) opened(ctx context.Context, found int64, in *turn.Input, agent *v1
 	if n := r.binding.JournalEntries; n != nil {
 		c.known = max(c.known, *n)
 	}
-	loss := &translate.Loss{Reason: c.loss(), Facts: c.facts(e.Name), SideEffects: c.effects}
+	loss := &translate.Loss{Reason: c.loss(), Facts: c.facts(e.Name), Entries: found, SideEffects: c.effects}
 	switch c.judge() {
 	case giveUp:
 		return r.cutOff(in, loss)
@@ -84,7 +84,7 @@ func (r *run) startOver(ctx context.Context, own store.Identity, loss *translate
 		return err
 	}
 	metrics.JournalLost(metrics.LossRerun)
-	e.Log.Info("The journal of a turn was lost; it starts over", "turn", r.key(), "epoch", r.epoch, "reason", loss.Reason, "detail", loss.Facts)
+	e.Log.Info("The journal of a turn was lost; it starts over from what is left", "entries", loss.Entries, "turn", r.key(), "epoch", r.epoch, "reason", loss.Reason, "detail", loss.Facts)
 	e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Rerun", "%s", note(message))
 	return nil
 }

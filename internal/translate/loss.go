@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,8 @@ type Loss struct {
 	Reason string
 	// Facts say which store had the journal and which one is there.
 	Facts string
+	// Entries is how many entries of the journal are left; 0 for none.
+	Entries int64
 	// SideEffects is true where a tool that is not ReadOnly may have been called.
 	SideEffects bool
 }
@@ -38,9 +41,14 @@ func (l *Loss) Message(t *v1alpha1.Turn) string {
 	return message
 }
 
-// StartOver says that the Turn starts over.
+// StartOver says that the Turn starts over, or goes on from the entries that are left.
 func (l *Loss) StartOver() string {
-	message := "the journal of the turn was lost: " + l.Facts + ". The turn starts over, and its status does not count what it used before"
+	message := "the journal of the turn was lost: " + l.Facts
+	if l.Entries > 0 {
+		message += fmt.Sprintf(". The turn goes on after entry %d, the last that is left, and its status does not count what it used after that", l.Entries)
+	} else {
+		message += ". The turn starts over, and its status does not count what it used before"
+	}
 	if l.SideEffects {
 		message += ". Calls of before may be made again, as spec.onJournalLoss says (Rerun)"
 	}
