@@ -203,7 +203,8 @@ type ProviderTimeouts struct {
 	// +kubebuilder:validation:Maximum=60
 	ConnectSeconds int32 `json:"connectSeconds,omitempty"`
 
-	// idleSeconds is how long the endpoint may send no byte, from 1 to 600. Default 60.
+	// idleSeconds is how long the endpoint may take to the first event of its answer, and from one event to the next, from 1 to
+	// 600. Default 60. Comments of the stream and single bytes are no events.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1

@@ -79,7 +79,7 @@ var failures = []failure{
 		name: "hang-until-idle", rule: `fault: {hang: AfterHeaders}`,
 		provider: func(p *v1alpha1.ModelProvider) { p.Spec.Timeouts.IdleSeconds, p.Spec.Retry.MaxAttempts = 1, 1 },
 		reason:   v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, within: 20 * time.Second,
-		message: ContainSubstring(`provider "hang-until-idle": sent nothing for 1s`),
+		message: ContainSubstring(`provider "hang-until-idle": sent no part of an answer for 1s`),
 	},
 	{
 		name: "cut-stream", rule: `reply: {text: "a long answer that never ends", chunkChars: 4}, fault: {cutAfterChunks: 3}`,

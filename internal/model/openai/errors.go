@@ -54,7 +54,7 @@ func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model
 	case isLong && note.status >= http.StatusBadRequest:
 		return p.refusal(note.status, "", "")
 	case errors.Is(err, errIdle):
-		return as(model.Timeout, "sent nothing for %s", p.cfg.IdleTimeout)
+		return as(model.Timeout, "sent no part of an answer for %s", p.cfg.IdleTimeout)
 	case isLong:
 		return as(model.ReplyTooLong, "%s", long)
 	case errors.Is(err, errRedirect):

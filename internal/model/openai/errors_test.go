@@ -71,11 +71,11 @@ func TestErrorsOfTheFakeModel(t *testing.T) {
 		}},
 		"hang before headers": {"no byte at all", `rules: [{fault: {hang: BeforeHeaders}}]`, short, said{
 			Kind:    model.Timeout,
-			Message: `provider "demo": sent nothing for 150ms`,
+			Message: `provider "demo": sent no part of an answer for 150ms`,
 		}},
 		"hang after headers": {"no byte of an answer", `rules: [{fault: {hang: AfterHeaders}}]`, short, said{
 			Kind:    model.Timeout,
-			Message: `provider "demo": sent nothing for 150ms`,
+			Message: `provider "demo": sent no part of an answer for 150ms`,
 		}},
 		"cut": {"a connection that breaks", `rules: [{reply: {text: half an answer that is cut}, fault: {cutAfterChunks: 1}}]`, nil, said{
 			Kind:    model.Network,

@@ -22,7 +22,11 @@ type events struct {
 	// long it is so far.
 	field, counted bool
 	length, other  int
-	err            error
+	// watch learns of each event.
+	watch *watch
+	// data is true if the line is data.
+	data bool
+	err  error
 }
 
 func isEvents(h http.Header) bool {
@@ -30,8 +34,8 @@ func isEvents(h http.Header) bool {
 	return err == nil && kind == eventStream
 }
 
-func newEvents(stream io.ReadCloser) *events {
-	return &events{Closer: stream, lines: bufio.NewReader(stream)}
+func newEvents(stream io.ReadCloser, w *watch) *events {
+	return &events{Closer: stream, lines: bufio.NewReader(stream), watch: w}
 }
 
 // Read hands on the lines that are kept.
@@ -41,12 +45,14 @@ func (e *events) Read(p []byte) (int, error) {
 			return 0, e.err
 		}
 		part, err := e.lines.ReadSlice('\n')
-		if !e.within {
+		begins := !e.within
+		if begins {
 			e.begin(part)
 		}
 		if e.within = errors.Is(err, bufio.ErrBufferFull); !e.within {
 			e.err = err
 		}
+		e.arrived(part, begins)
 		if e.drop {
 			continue
 		}
@@ -59,6 +65,16 @@ func (e *events) Read(p []byte) (int, error) {
 	n := copy(p, e.rest)
 	e.rest = e.rest[n:]
 	return n, nil
+}
+
+// arrived tells the watch of an event, once the whole of its line is there.
+func (e *events) arrived(part []byte, begins bool) {
+	if begins {
+		e.data = bytes.HasPrefix(part, []byte("data:"))
+	}
+	if e.data && !e.within {
+		e.watch.event()
+	}
 }
 
 // begin looks at the beginning of a line. An empty one ends an event and is of it.

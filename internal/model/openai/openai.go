@@ -35,7 +35,8 @@ type Config struct {
 	CredentialsFrom string
 	// Headers are sent with each request.
 	Headers []Header
-	// ConnectTimeout bounds the connection, TLS included; IdleTimeout the time in which no byte arrives.
+	// ConnectTimeout bounds the connection, TLS included; IdleTimeout the time from the request to the first event of its
+	// answer, and from one event to the next. Comments and single bytes do not count.
 	ConnectTimeout, IdleTimeout time.Duration
 	// Policy says which addresses are connected to; nil for the built-in table.
 	Policy *netpolicy.Policy

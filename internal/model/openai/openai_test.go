@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -156,6 +157,43 @@ func TestSlowAnswerIsNoIdleOne(t *testing.T) {
 	got, err := p.Generate(t.Context(), request("hello"))
 	if err != nil || got.Text != "one answer in many pieces" {
 		t.Errorf("Generate = %q, %v; want the answer: only silence is a time-out", got.Text, err)
+	}
+}
+
+// TestWhatIsNoEventIsSilence: an endpoint that sends bytes for ever, and no part of an answer, must not hold its Turn.
+func TestWhatIsNoEventIsSilence(t *testing.T) {
+	const begin = `data: {"choices":[{"index":0,"delta":{"content":"One"}}]}` + "\n\n"
+	for name, tc := range map[string]struct {
+		reason string
+		status int
+		kind   string
+		// begin is sent at once, and again over and over.
+		begin, again string
+	}{
+		"comments":              {"a comment keeps a connection alive, and is no answer", http.StatusOK, "text/event-stream", "", ": still here\n\n"},
+		"comments after a part": {"the same holds within an answer", http.StatusOK, "text/event-stream", begin, ": still here\n\n"},
+		"one endless event":     {"an event counts when all of it is there", http.StatusOK, "text/event-stream", begin + "data: ", "x"},
+		"no event stream":       {"the same holds for what is no stream", http.StatusOK, "application/json", "", " "},
+		"a refusal":             {"a refusal must arrive in time, too", http.StatusBadRequest, "application/json", `{"error":{"message":"`, "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", tc.kind)
+				w.WriteHeader(tc.status)
+				_, _ = io.WriteString(w, tc.begin)
+				for tick := time.NewTicker(10 * time.Millisecond); r.Context().Err() == nil; <-tick.C {
+					if _, err := io.WriteString(w, tc.again); err != nil {
+						return
+					}
+					w.(http.Flusher).Flush()
+				}
+			})
+			p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 150 * time.Millisecond })
+			_, err := p.Generate(patient(t), request("hello"))
+			if e, ok := errors.AsType[*model.Error](err); !ok || e.Kind != model.Timeout {
+				t.Errorf("Generate: %v, want a time-out: %s", err, tc.reason)
+			}
+		})
 	}
 }
 

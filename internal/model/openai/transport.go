@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	errIdle     = errors.New("no byte arrived in time")
+	errIdle     = errors.New("no part of an answer arrived in time")
 	errRedirect = errors.New("the endpoint redirects elsewhere")
 )
 
@@ -50,7 +50,7 @@ func (p *Provider) unlikely(r *response) string {
 }
 
 // transport sends requests for the library, in place of an http.Client: it adds headers, puts in the body that is to be sent, ends
-// a request on which nothing arrives, and bounds what is read. Of an http.Client it needs nothing but that errors are *url.Error,
+// a request whose answer stands still, and bounds what is read. Of an http.Client it needs nothing but that errors are *url.Error,
 // and the frames of one would take up stack while a request is under way, in each of thousands of Turns.
 type transport struct {
 	base      http.RoundTripper
@@ -100,7 +100,7 @@ func (t *transport) incoming(req *http.Request, resp *http.Response, w *watch) (
 		return nil, failed(req, errRedirect)
 	}
 	if resp.Body = b; streamed || isEvents(resp.Header) {
-		resp.Body = newEvents(b)
+		resp.Body = newEvents(b, w)
 	}
 	return resp, nil
 }
@@ -131,7 +131,9 @@ func failed(req *http.Request, err error) error {
 	return &url.Error{Op: req.Method, URL: req.URL.Redacted(), Err: err}
 }
 
-// watch ends a request on which nothing arrives.
+// watch ends a request whose answer stands still: its events restart the time, its bytes do not. An endpoint that sends
+// comments, or one byte at a time, would otherwise hold a Turn, and its slot, for as long as it likes. The first event must
+// arrive within the same time, and so must the whole of a response that is no event stream.
 type watch struct {
 	ctx    context.Context //nolint:containedctx // because it is the request's, and its cause tells why a read failed
 	cancel context.CancelCauseFunc
@@ -148,13 +150,16 @@ func (w *watch) ended(err error) error {
 	return err
 }
 
+// event restarts the time: a part of the answer has arrived.
+func (w *watch) event() { w.timer.Reset(w.idle) }
+
 // end lets go of the request.
 func (w *watch) end() {
 	w.timer.Stop()
 	w.cancel(nil)
 }
 
-// body is a response body that ends when nothing arrives, or too much.
+// body is a response body that ends when its time is over, or when too much arrives.
 type body struct {
 	io.ReadCloser
 	*watch
@@ -162,8 +167,7 @@ type body struct {
 	most, read int
 }
 
-// Read reads, and starts the idle time anew when bytes arrive. The end of the body is that of the request: the library does not
-// close the body of a refusal.
+// Read reads. The end of the body is that of the request: the library does not close the body of a refusal.
 func (b *body) Read(p []byte) (int, error) {
 	if b.read >= b.most {
 		b.end()
@@ -171,9 +175,6 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	n, err := b.ReadCloser.Read(p[:min(len(p), b.most-b.read)])
 	b.read += n
-	if n > 0 {
-		b.timer.Reset(b.idle)
-	}
 	if err != nil {
 		err = b.ended(err)
 	}
