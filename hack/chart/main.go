@@ -4,7 +4,7 @@
 //   - config/crd/bases/*.yaml, byte for byte, to charts/capstan/files/crds;
 //   - the rules of the ClusterRole and of the Role in config/rbac/role.yaml to charts/capstan/files, where the chart's
 //     templates put them into the Roles that its values ask for;
-//   - the policy of ToolApprovals in config/policy, byte for byte, to charts/capstan/files, where a template takes its spec.
+//   - the policies in config/policy, byte for byte, to charts/capstan/files, where a template takes their specs.
 //
 // Run it from the root of the repository: go run ./hack/chart. Running it again changes nothing.
 package main
@@ -33,10 +33,13 @@ const (
 	managerRules = "charts/capstan/files/manager-rules.yaml"
 	// ownRules are those of the Role: they hold in the manager's own namespace.
 	ownRules = "charts/capstan/files/own-namespace-rules.yaml"
-
-	policySource = "config/policy/toolapproval_policy.yaml"
-	policyTarget = "charts/capstan/files/toolapproval-policy.yaml"
 )
+
+// policies are the files with the policies of config/policy, and where the chart has them.
+var policies = map[string]string{
+	"config/policy/toolapproval_policy.yaml": "charts/capstan/files/toolapproval-policy.yaml",
+	"config/policy/reference_policy.yaml":    "charts/capstan/files/reference-policy.yaml",
+}
 
 func main() {
 	root := flag.String("root", ".", "the root of the repository")
@@ -55,11 +58,16 @@ func sync(root string) error {
 	if err := syncRules(root); err != nil {
 		return err
 	}
-	policy, err := os.ReadFile(filepath.Join(root, policySource))
-	if err != nil {
-		return fmt.Errorf("failed to read the policy of ToolApprovals: %w", err)
+	for source, target := range policies {
+		policy, err := os.ReadFile(filepath.Join(root, source))
+		if err != nil {
+			return fmt.Errorf("failed to read a policy: %w", err)
+		}
+		if err := write(filepath.Join(root, target), policy); err != nil {
+			return err
+		}
 	}
-	return write(filepath.Join(root, policyTarget), policy)
+	return nil
 }
 
 // syncCRDs makes the YAML files of target the same as those of source; one that source no longer has goes.

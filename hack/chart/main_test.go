@@ -19,7 +19,9 @@ func repository(t *testing.T, roles string, crds map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
 	put(t, filepath.Join(root, roleSource), roles)
-	put(t, filepath.Join(root, policySource), policy)
+	for source := range policies {
+		put(t, filepath.Join(root, source), policy)
+	}
 	for name, text := range crds {
 		put(t, filepath.Join(root, crdSource, name), text)
 	}
@@ -61,8 +63,10 @@ func TestSyncCopiesCRDsAndSplitsRules(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, crdTarget, "gone.yaml")); !os.IsNotExist(err) {
 		t.Errorf("a CRD that is no longer generated is still in the chart (%v)", err)
 	}
-	if got := get(t, filepath.Join(root, policyTarget)); got != policy {
-		t.Errorf("policy in the chart = %q, want the source byte for byte: %q", got, policy)
+	for _, target := range policies {
+		if got := get(t, filepath.Join(root, target)); got != policy {
+			t.Errorf("policy in the chart, %s = %q, want the source byte for byte: %q", target, got, policy)
+		}
 	}
 	for path, want := range map[string]string{managerRules: "- turns", ownRules: "- leases"} {
 		if got := get(t, filepath.Join(root, path)); !strings.Contains(got, want) || strings.Count(got, "verbs:") != 1 {
