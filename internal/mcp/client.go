@@ -47,6 +47,8 @@ type Config struct {
 	CredentialsFrom string
 	// Headers are sent with each request.
 	Headers []Header
+	// Earlier are secrets that requests to the server have carried before. They are kept out of texts like those of now.
+	Earlier []string
 	// ConnectTimeout bounds a connection from its first packet to the list of tools.
 	ConnectTimeout time.Duration
 	// Policy says which addresses are connected to; nil for the built-in table.
@@ -72,6 +74,20 @@ type Header struct {
 	Name, Value string
 	// Secret values are kept out of messages and results.
 	Secret bool
+}
+
+// Secrets returns the credentials among a token, empty for none, and headers.
+func Secrets(token string, headers []Header) []string {
+	var secrets []string
+	if token != "" {
+		secrets = append(secrets, token)
+	}
+	for _, h := range headers {
+		if h.Secret {
+			secrets = append(secrets, h.Value)
+		}
+	}
+	return secrets
 }
 
 // Client is a connection to one server, which all calls share. It connects when it is needed, and again when the connection was
@@ -116,13 +132,7 @@ func New(cfg Config) *Client {
 	c := &Client{cfg: cfg, transport: netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots), changed: make(chan struct{}, 1), pause: newPause(), share: newRoom(serverRoom)}
 	c.transport.IdleConnTimeout = idleConnection
 	c.http = &http.Client{Transport: &headers{base: c.transport, cfg: &c.cfg}, CheckRedirect: netpolicy.CheckRedirect}
-	secrets := []string{cfg.Token}
-	for _, h := range cfg.Headers {
-		if h.Secret {
-			secrets = append(secrets, h.Value)
-		}
-	}
-	c.redactor = redact.New(secrets...)
+	c.redactor = redact.New(append(Secrets(cfg.Token, cfg.Headers), cfg.Earlier...)...)
 	c.life, c.end = context.WithCancel(context.Background())
 	return c
 }
@@ -226,7 +236,7 @@ func (c *Client) finish() {
 // isProtocol says whether a header is the protocol's: what it says, only the client knows.
 func isProtocol(name string) bool {
 	switch name = http.CanonicalHeaderKey(name); name {
-	case "Accept", "Content-Type", "Content-Length", "Transfer-Encoding", http.CanonicalHeaderKey(lastEventIDHeader):
+	case "Accept", "Accept-Encoding", "Content-Type", "Content-Length", "Transfer-Encoding", http.CanonicalHeaderKey(lastEventIDHeader):
 		return true
 	}
 	return strings.HasPrefix(name, "Mcp-")
@@ -254,5 +264,6 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 	if h.cfg.Token != "" {
 		out.Header.Set("Authorization", "Bearer "+h.cfg.Token)
 	}
+	netpolicy.AskPlain(out)
 	return h.base.RoundTrip(out)
 }

@@ -74,6 +74,9 @@ func (c *Client) discovery(ctx context.Context, err error) *Error {
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		return as(Unreachable, refused.Error(), "")
 	}
+	if encoded, ok := errors.AsType[*netpolicy.EncodedError](err); ok {
+		return as(Protocol, encoded.Error(), "")
+	}
 	switch {
 	case errors.Is(err, errLimit):
 		return as(Protocol, c.redactor.Line(err.Error(), maxDetail), "")
@@ -130,6 +133,7 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 		return &tool.Error{Class: class, Message: c.prefix() + c.statusMessage(said), Said: c.redactor.Line(said.detail, maxDetail), Err: err}
 	}
 	said, refused := errors.AsType[*statusError](err)
+	encoded, isEncoded := errors.AsType[*netpolicy.EncodedError](err)
 	switch {
 	case ctx.Err() != nil && !ex.sent.Load():
 		return as(tool.Unavailable, "it could not be reached in time, and the call was not made")
@@ -154,6 +158,8 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 		return withStatus(tool.Failed, said)
 	case refused:
 		return withStatus(tool.Unavailable, said)
+	case isEncoded:
+		return as(tool.OutcomeUnknown, "%s", encoded)
 	case errors.Is(err, errTooLong), errors.Is(err, errSlow), errors.Is(err, errProtocol):
 		return as(tool.OutcomeUnknown, "%s", rootOf(err))
 	}

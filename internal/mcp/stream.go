@@ -209,7 +209,7 @@ func (s *stream) get() (*http.Response, error) {
 	if s.lastID != "" {
 		req.Header.Set(lastEventIDHeader, s.lastID)
 	}
-	resp, err := s.wire.client.Do(req)
+	resp, err := s.wire.do(req)
 	if err != nil {
 		return nil, err
 	}

@@ -143,7 +143,24 @@ func (w *wire) do(req *http.Request) (*http.Response, error) {
 		_ = resp.Body.Close() // it is closed already
 		return nil, errMoved
 	}
-	return resp, err
+	if err != nil {
+		return nil, err
+	}
+	return plain(resp)
+}
+
+// plain returns a response that is not compressed. Of one that is, only a status that refuses counts.
+func plain(resp *http.Response) (*http.Response, error) {
+	err := netpolicy.CheckPlain(resp)
+	if err == nil {
+		return resp, nil
+	}
+	_ = resp.Body.Close() // nothing of it is read
+	if resp.StatusCode < http.StatusBadRequest {
+		return nil, err
+	}
+	resp.Body = http.NoBody
+	return resp, nil
 }
 
 // call sends a request that has an answer, and returns with the answer, or with the stream that brings it.

@@ -14,16 +14,27 @@ import (
 // lookupTimeout bounds the resolution of a name that a proxy will resolve itself.
 const lookupTimeout = 2 * time.Second
 
+// errProxy means that the proxy of the environment is not an address.
+var errProxy = errors.New("the manager's HTTPS_PROXY or HTTP_PROXY is not the URL of a proxy: correct it")
+
 // Proxy returns a function for http.Transport.Proxy that takes the proxy from the environment (HTTPS_PROXY and the like). The
 // proxy's own address is judged by the dialer. A target is refused if it is written as an address that is refused or in a form
 // that only some read as an address, if it names the proxy itself, or if any address that its name has here is refused. Many
 // clusters cannot resolve the names of the outside: of a name without an address here the proxy decides, but for those under
-// .internal, by which clouds name their metadata services. The error is a *Refused or what the environment has wrong.
+// .internal, by which clouds name their metadata services. The error is a *Refused, or says that the environment is wrong.
 func (p *Policy) Proxy() func(*http.Request) (*url.URL, error) {
+	return p.proxy(http.ProxyFromEnvironment)
+}
+
+// proxy is Proxy for an environment.
+func (p *Policy) proxy(environment func(*http.Request) (*url.URL, error)) func(*http.Request) (*url.URL, error) {
 	return func(req *http.Request) (*url.URL, error) {
-		proxy, err := http.ProxyFromEnvironment(req)
-		if proxy == nil || err != nil {
-			return nil, err
+		proxy, err := environment(req)
+		if err != nil {
+			return nil, errProxy // what is wrong is not repeated: the address may hold a password
+		}
+		if proxy == nil {
+			return nil, nil //nolint:nilnil // because net/http means by it that there is no proxy
 		}
 		if err := p.checkHost(req.Context(), req.URL.Hostname(), net.DefaultResolver.LookupNetIP); err != nil {
 			return nil, err

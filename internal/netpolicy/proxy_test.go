@@ -4,9 +4,23 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"net/url"
+	"strings"
 	"testing"
 )
+
+// TestAProxyThatIsNone is not repeated: its address may hold a password, and the error goes into a status.
+func TestAProxyThatIsNone(t *testing.T) {
+	_, err := Permissive().proxy(func(*http.Request) (*url.URL, error) {
+		return nil, errors.New(`invalid proxy address "http://ada:sk-secret@proxy:port"`)
+	})(httptest.NewRequest(http.MethodGet, "https://api.example", http.NoBody))
+	if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "HTTPS_PROXY") {
+		t.Errorf("the error is %v, want one that names the variable and repeats nothing", err)
+	}
+}
 
 func TestTargetsOfAProxy(t *testing.T) {
 	for name, tc := range map[string]struct {

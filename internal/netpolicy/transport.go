@@ -36,13 +36,14 @@ func (p *Policy) Dialer(timeout time.Duration) *net.Dialer {
 }
 
 // Transport returns an HTTP transport with the dialer of a policy. Roots are the certificate authorities that are trusted; nil
-// for the system's. It uses no proxy: one would connect in its place, to what it likes.
+// for the system's. It uses no proxy: one would connect in its place, to what it likes. It asks for no compression and undoes
+// none: see CheckPlain.
 func Transport(p *Policy, connectTimeout time.Duration, roots *x509.CertPool) *http.Transport {
 	return &http.Transport{
 		DialContext: p.Dialer(connectTimeout).DialContext, TLSHandshakeTimeout: connectTimeout,
 		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		ForceAttemptHTTP2: true, MaxIdleConns: 256, MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second,
-		MaxResponseHeaderBytes: 256 << 10,
+		MaxResponseHeaderBytes: 256 << 10, DisableCompression: true,
 	}
 }
 

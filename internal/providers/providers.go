@@ -14,6 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/secrets"
 )
 
@@ -44,7 +45,8 @@ type entry struct {
 	lock     chan struct{} // holds one token while somebody has the lock
 	provider *openai.Provider
 	config   openai.Config
-	bundle   string // of certificate authorities, in PEM
+	earlier  []string // secrets of before
+	bundle   string   // of certificate authorities, in PEM
 	uid      types.UID
 	version  int64
 	read     time.Time
@@ -103,6 +105,12 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 		if e.provider != nil {
 			e.provider.Close()
 		}
+		if e.uid != p.UID {
+			e.earlier = nil
+		} else {
+			e.earlier = redact.Earlier(e.earlier, e.config.Secrets(), config.Secrets())
+		}
+		trusting.Earlier = e.earlier
 		e.provider, e.config, e.bundle = openai.New(trusting), config, bundle
 	}
 	e.uid, e.version, e.read = p.UID, p.Generation, c.now()

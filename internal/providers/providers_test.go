@@ -249,6 +249,29 @@ func TestFreshReadsNow(t *testing.T) {
 	}
 }
 
+// TestARotatedKey is kept out of texts, as is the one that replaced it: endpoints write of keys that they were sent before.
+func TestARotatedKey(t *testing.T) {
+	w, c := newWorld(t, "sk-the-first-key-0123456789")
+	url := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		// A client that is gone shows in the test.
+		_, _ = w.Write([]byte("not " + r.Header.Get("Authorization") + ", sk-the-first-key-0123456789 nor sk-the-second-key-987654321"))
+	}))
+	t.Cleanup(url.Close)
+	p := object(url.URL)
+	for i, key := range []string{"sk-the-first-key-0123456789", "sk-the-second-key-987654321", "sk-the-third-key-5555555555"} {
+		w.set(func(w *world) { w.data["apiKey"] = []byte(key) })
+		one, err := c.Fresh(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = one.Probe(t.Context())
+		if err == nil || strings.Contains(err.Error(), "first") || i > 0 && strings.Contains(err.Error(), "second") || strings.Contains(err.Error(), "third") {
+			t.Errorf("with key %d: %v, want no key of now or before", i+1, err)
+		}
+	}
+}
+
 func TestManyShareOneReading(t *testing.T) {
 	w, c := newWorld(t, secretValue)
 	p := object("http://localhost/v1")

@@ -3,6 +3,7 @@ package redact
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/hex"
 	"strings"
 	"unicode"
 )
@@ -12,62 +13,79 @@ const (
 	// shortest text within base64, in bytes: what is shorter turns up by chance.
 	minRest = 8
 	minCore = 6
+	// minHex is the shortest secret that is looked for in hexadecimal digits, in bytes.
+	minHex = minParted / 2
 	// minParted is the shortest form of which a part gives the secret away in any text, in bytes.
 	minParted = 16
 )
 
-// form is one of the texts that give a secret away, as it stands in a view: without white space.
+// form is one of the texts that give a secret away, as it stands in a view.
 type form struct {
 	text []byte
+	// folded says that it counts whatever the case of its letters is, as that of hexadecimal digits; its text is in lower case. A
+	// short form may be another word in another case.
+	folded bool
 	// pivot is the part of it that is looked for, and start its place. What is found is followed to both sides as far as it is
 	// the form, and counts from so many bytes on.
 	pivot []byte
 	start int
 	least int
-	// windows are its parts that give it away in a message.
-	windows map[string]bool
 }
 
 // newForm returns a form. Its pivot is the middle half, which is in each part of three quarters, so that one search finds
 // all of them. A middle that repeats itself would be found over and over where a text repeats it; such a form counts as a whole.
 func newForm(text string) form {
-	f := form{text: []byte(text), least: len(text), windows: map[string]bool{}}
+	f := form{text: []byte(text), least: len(text), folded: len(text) >= minParted}
 	f.pivot = f.text
-	if quarter := len(text) / 4; len(text) >= minParted {
+	if quarter := len(text) / 4; f.folded {
+		f.text = lower(nil, f.text)
+		f.pivot = f.text
 		if middle := f.text[quarter : len(text)-quarter]; period(middle) > len(middle)/4 {
 			f.pivot, f.start, f.least = middle, quarter, len(text)-quarter
 		}
 	}
-	size := min(window, len(text))
-	for i := range len(text) - size + 1 {
-		f.windows[text[i:i+size]] = true
-	}
 	return f
+}
+
+// in is the text of a view that the form is compared with.
+func (f *form) in(v *view) []byte {
+	if f.folded {
+		return v.low
+	}
+	return v.text
 }
 
 // period is by how much a text must be moved to fall on itself.
 func period(text []byte) int {
-	for p := 1; p < len(text); p++ {
-		if bytes.HasPrefix(text, text[p:]) {
-			return p
+	// border[i] is the length of the longest part that both begins and ends text[:i+1] and is shorter than it.
+	border := make([]int, len(text))
+	for i := 1; i < len(text); i++ {
+		n := border[i-1]
+		for n > 0 && text[i] != text[n] {
+			n = border[n-1]
 		}
+		if text[i] == text[n] {
+			n++
+		}
+		border[i] = n
 	}
-	return len(text)
+	return len(text) - border[len(text)-1]
 }
 
 // whole finds what gives the form away in any text, and adds its places.
 func (f *form) whole(v *view, found []span) []span {
+	text := f.in(v)
 	for at := 0; ; {
-		i := bytes.Index(v.text[at:], f.pivot)
+		i := bytes.Index(text[at:], f.pivot)
 		if i < 0 {
 			return found
 		}
 		from, to := at+i, at+i+len(f.pivot)
 		at = from + 1
-		for j := f.start; j > 0 && from > 0 && v.text[from-1] == f.text[j-1]; j-- {
+		for j := f.start; j > 0 && from > 0 && text[from-1] == f.text[j-1]; j-- {
 			from--
 		}
-		for j := f.start + len(f.pivot); j < len(f.text) && to < len(v.text) && v.text[to] == f.text[j]; j++ {
+		for j := f.start + len(f.pivot); j < len(f.text) && to < len(text) && text[to] == f.text[j]; j++ {
 			to++
 		}
 		if to-from >= f.least && (len(f.text) >= window || v.together(from, to)) {
@@ -75,17 +93,6 @@ func (f *form) whole(v *view, found []span) []span {
 			at = to
 		}
 	}
-}
-
-// parts finds what gives the form away in a message, and adds its places.
-func (f *form) parts(v *view, found []span) []span {
-	size := min(window, len(f.text))
-	for i := range max(0, len(v.text)-size+1) {
-		if f.windows[string(v.text[i:i+size])] {
-			found = append(found, v.source(i, i+size))
-		}
-	}
-	return found
 }
 
 // formsOf are the texts that give secrets away. Escapes are undone before they are looked for, so that they need no forms of
@@ -107,6 +114,9 @@ func formsOf(secrets []string) []string {
 				all = append(all, strings.ReplaceAll(s, " ", "+")) // as in the query of a URL
 			}
 			all = append(all, cores(s)...)
+			if len(s) >= minHex {
+				all = append(all, hex.EncodeToString([]byte(s)))
+			}
 		}
 	}
 	return all

@@ -25,15 +25,34 @@ const (
 
 // Redactor knows the credentials of one server. It is safe for concurrent use.
 type Redactor struct {
-	forms []form
+	forms   []form
+	filter  *filter
+	longest int // of the forms, in bytes
+	// windows are the parts of forms that give them away in a message, by their length; folded are those of folded forms.
+	windows [window + 1]map[string]bool
+	folded  map[string]bool
 }
 
 // New returns a redactor of secrets; one of less than 4 bytes is not taken for one.
 func New(secrets ...string) *Redactor {
-	r := &Redactor{}
+	r := &Redactor{folded: map[string]bool{}}
 	for _, text := range slices.Compact(slices.Sorted(slices.Values(formsOf(secrets)))) {
-		r.forms = append(r.forms, newForm(text))
+		f := newForm(text)
+		r.forms = append(r.forms, f)
+		r.longest = max(r.longest, len(f.text))
+		size := min(window, len(f.text))
+		windows := r.folded
+		if !f.folded {
+			if r.windows[size] == nil {
+				r.windows[size] = map[string]bool{}
+			}
+			windows = r.windows[size]
+		}
+		for i := range len(f.text) - size + 1 {
+			windows[string(f.text[i:i+size])] = true
+		}
 	}
+	r.filter = newFilter(r.forms)
 	return r
 }
 
@@ -64,11 +83,25 @@ func (r *Redactor) redact(text string) string {
 	var hidden []span
 	var vs views
 	for v := range vs.of(text, true) {
-		for i := range r.forms {
-			hidden = r.forms[i].parts(v, hidden)
+		for size, windows := range r.windows {
+			hidden = parts(v, v.text, windows, size, hidden)
 		}
+		hidden = parts(v, v.low, r.folded, window, hidden)
 	}
 	return replace(text, hidden)
+}
+
+// parts finds the windows of a length in a text of a view, and adds their places.
+func parts(v *view, text []byte, windows map[string]bool, size int, hidden []span) []span {
+	if len(windows) == 0 {
+		return hidden
+	}
+	for i := range max(0, len(text)-size+1) {
+		if windows[string(text[i:i+size])] {
+			hidden = append(hidden, v.source(i, i+size))
+		}
+	}
+	return hidden
 }
 
 // span is a part of a text, from a byte up to another.

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -13,17 +14,20 @@ const (
 	// maxDepth bounds how many escapes within escapes are undone: JSON in a text in JSON, sent in a URL, and those that a secret
 	// itself seems to have.
 	maxDepth = 5
-	// chunk is how much of a text is viewed at once, in bytes, and reach how much longer than a form its escapes may be, in
-	// times: of what follows upon a chunk, so much is viewed with it.
+	// chunk is how much of a text is viewed at once, in bytes that are visible, and reach how much longer than a form its escapes
+	// may be, in times: of what follows upon a chunk, so much is viewed with it.
 	chunk = 64 << 10
 	reach = 40
-	// maxEntity bounds the entities of HTML that are undone, in bytes.
-	maxEntity = 10
+	// maxEntity bounds the entities of HTML that are undone, in bytes. None has a longer name.
+	maxEntity = 34
 )
 
-// view is a text without white space, as it reads once its escapes are undone so many times.
+// view is a text without white space and without what no reader sees, as it reads once its escapes are undone so many times.
+// Characters are folded: a letter of another width or style, or with marks on it, is the letter.
 type view struct {
 	text []byte
+	// low is the text with its ASCII letters in lower case: each byte stands at the same place.
+	low []byte
 	// from and to are where in the text each byte comes from, if the view is placed: that takes longer than all else.
 	from, to []int32
 	placed   bool
@@ -35,20 +39,17 @@ type views struct{ now, next view }
 // scan finds the secrets in a text, chunk by chunk: the places of a view take more room than its text. They are noted only for
 // chunks that hold something.
 func (r *Redactor) scan(text string) []span {
-	longest := 0
-	for i := range r.forms {
-		longest = max(longest, len(r.forms[i].text))
-	}
 	var hidden []span
 	var vs views
-	overlap := reach * longest
+	overlap := reach * r.longest
 	size := max(chunk, 4*overlap)
-	for start := 0; ; start += size - overlap {
-		end := min(start+size, len(text))
+	for start := 0; ; {
+		next := start + visible(text[start:], size-overlap)
+		end := next + visible(text[next:], overlap)
 		if part := text[start:end]; r.suspects(&vs, part) {
 			before := len(hidden)
 			for v := range vs.of(part, true) {
-				for i := range r.forms {
+				for _, i := range r.candidates(v) {
 					hidden = r.forms[i].whole(v, hidden)
 				}
 			}
@@ -60,19 +61,41 @@ func (r *Redactor) scan(text string) []span {
 		if end == len(text) {
 			return hidden
 		}
+		start = next
 	}
 }
 
 // suspects says whether a text may hold a secret.
 func (r *Redactor) suspects(vs *views, text string) bool {
 	for v := range vs.of(text, false) {
-		for i := range r.forms {
-			if bytes.Contains(v.text, r.forms[i].pivot) {
-				return true
-			}
+		if len(r.candidates(v)) > 0 {
+			return true
 		}
 	}
 	return false
+}
+
+// visible returns how long the beginning of a text is that has so many visible bytes, and all the invisible ones behind them.
+func visible(text string, bytes int) int {
+	if len(text) <= bytes {
+		return len(text)
+	}
+	for i := 0; i < len(text); {
+		size := 1
+		if c := text[i]; c >= utf8.RuneSelf || c <= ' ' || c == delete7 {
+			var r rune
+			r, size = utf8.DecodeRuneInString(text[i:])
+			if unicode.IsSpace(r) || isIgnorable(r) {
+				i += size
+				continue
+			}
+		}
+		if bytes -= size; bytes < 0 {
+			return i
+		}
+		i += size
+	}
+	return len(text)
 }
 
 // of yields a text with its escapes undone no times, once and so on. A view is good until the next.
@@ -90,33 +113,53 @@ func (vs *views) of(text string, placed bool) iter.Seq[*view] {
 	}
 }
 
-// pack makes of a view a text without white space.
+// pack makes of a view a text without what is not visible.
 func (v *view) pack(text string) {
 	v.text, v.from, v.to = v.text[:0], v.from[:0], v.to[:0]
 	begin := 0
 	for i := 0; i < len(text); {
 		r, size := rune(text[i]), 1
-		if r > ' ' && r < utf8.RuneSelf {
+		if r > ' ' && r < delete7 {
 			i++
 			continue
 		}
 		if r >= utf8.RuneSelf {
 			r, size = utf8.DecodeRuneInString(text[i:])
 		}
-		if unicode.IsSpace(r) {
-			v.keep(text, begin, i)
-			begin = i + size
+		folded, plain := fold(r)
+		if plain {
+			i += size
+			continue
 		}
+		v.keep(text, begin, i)
+		v.put(r, folded, i, i+size)
 		i += size
+		begin = i
 	}
 	v.keep(text, begin, len(text))
+	v.low = lower(v.low, v.text)
 }
 
 // keep adds a part of a text as it is.
 func (v *view) keep(text string, from, to int) {
 	v.text = append(v.text, text[from:to]...)
 	for i := from; v.placed && i < to; i++ {
-		v.from, v.to = append(v.from, int32(i)), append(v.to, int32(i+1)) //nolint:gosec // because a chunk is no longer than an answer
+		v.from, v.to = append(v.from, int32(i)), append(v.to, int32(i+1)) //nolint:gosec // because no text is as long as 2 GiB
+	}
+}
+
+// put adds the folded form of a character at a place of the text. White space parts what is around it; anything else that leaves
+// nothing does not, and belongs to the byte before it.
+func (v *view) put(r rune, folded string, from, to int) {
+	v.text = append(v.text, folded...)
+	if !v.placed {
+		return
+	}
+	for range len(folded) {
+		v.from, v.to = append(v.from, int32(from)), append(v.to, int32(to)) //nolint:gosec // because no text is as long as 2 GiB
+	}
+	if last := len(v.to) - 1; folded == "" && last >= 0 && int(v.to[last]) == from && !unicode.IsSpace(r) {
+		v.to[last] = int32(to) //nolint:gosec // because no text is as long as 2 GiB
 	}
 }
 
@@ -149,15 +192,15 @@ func (v *view) unescape(into *view) bool {
 			continue
 		}
 		into.take(v, begin, i)
-		if !unicode.IsSpace(r) {
-			before := len(into.text)
-			into.text = utf8.AppendRune(into.text, r)
-			for range into.text[before:] {
-				if v.placed {
-					into.from, into.to = append(into.from, v.from[i]), append(into.to, v.to[i+size-1])
-				}
-			}
+		folded, plain := fold(r)
+		if plain {
+			folded = string(r)
 		}
+		from, to := 0, 0
+		if v.placed {
+			from, to = int(v.from[i]), int(v.to[i+size-1])
+		}
+		into.put(r, folded, from, to)
 		i += size
 		begin = i
 	}
@@ -165,6 +208,7 @@ func (v *view) unescape(into *view) bool {
 		return false
 	}
 	into.take(v, begin, len(v.text))
+	into.low = lower(into.low, into.text)
 	return true
 }
 
@@ -182,7 +226,7 @@ func escape(text []byte) (r rune, size int) {
 	case '\\':
 		return backslash(text)
 	case '%':
-		return hexadecimal(text, 1, 2)
+		return octets(text, 1)
 	case '&':
 		return entity(text)
 	}
@@ -200,11 +244,48 @@ func backslash(text []byte) (r rune, size int) {
 	case 'b', 'f', 'n', 'r', 't':
 		return ' ', 2 // or the like, which no view has
 	case 'u':
-		return hexadecimal(text, 2, 4)
+		return unit(text)
 	case 'x':
-		return hexadecimal(text, 2, 2)
+		return octets(text, 2)
 	}
 	return 0, 0
+}
+
+// unit is an escape of JSON: a character, or two escapes that are the halves of one.
+func unit(text []byte) (r rune, size int) {
+	r, size = hexadecimal(text, 2, 4)
+	if size == 0 || !utf16.IsSurrogate(r) || len(text) < size+2 || text[size] != '\\' || text[size+1] != 'u' {
+		return r, size
+	}
+	if low, n := hexadecimal(text[size:], 2, 4); n > 0 {
+		if whole := utf16.DecodeRune(r, low); whole != utf8.RuneError {
+			return whole, size + n
+		}
+	}
+	return r, size
+}
+
+// octets is an escape of a byte, after so many bytes that begin it, or of all bytes of a character, each of which is escaped so.
+// A byte of no character is the character of its number.
+func octets(text []byte, begin int) (r rune, size int) {
+	r, size = hexadecimal(text, begin, 2)
+	if size == 0 || r < utf8.RuneSelf {
+		return r, size
+	}
+	var character [utf8.UTFMax]byte
+	character[0] = byte(r) //nolint:gosec // because it has two hexadecimal digits
+	for n, at := 1, size; n < utf8.UTFMax && bytes.HasPrefix(text[at:], text[:begin]); n++ {
+		next, more := hexadecimal(text[at:], begin, 2)
+		if more == 0 {
+			break
+		}
+		character[n] = byte(next) //nolint:gosec // because it has two hexadecimal digits
+		at += more
+		if whole, length := utf8.DecodeRune(character[:n+1]); length == n+1 {
+			return whole, at
+		}
+	}
+	return r, size
 }
 
 // hexadecimal is an escape of so many digits after what begins it.
@@ -225,7 +306,7 @@ func hexadecimal(text []byte, begin, digits int) (r rune, size int) {
 // entity is an escape of HTML.
 func entity(text []byte) (r rune, size int) {
 	end := bytes.IndexByte(text[:min(len(text), maxEntity)], ';') + 1
-	if end == 0 {
+	if end == 0 || text[1] != '#' && (text[1]|0x20 < 'a' || text[1]|0x20 > 'z') {
 		return 0, 0
 	}
 	written := string(text[:end])

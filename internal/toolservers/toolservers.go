@@ -18,6 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/mcp"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/secrets"
 )
@@ -57,6 +58,7 @@ type entry struct {
 	lock     chan struct{} // holds one token while somebody has the lock
 	client   *mcp.Client
 	settings settings
+	earlier  []string // secrets of before
 	uid      types.UID
 	version  int64
 	read     time.Time
@@ -134,7 +136,7 @@ func (c *Cache) cool(key types.NamespacedName, client *mcp.Client) {
 	defer e.unlock()
 	if e.client == client {
 		c.retire(client)
-		e.client, e.settings = nil, settings{}
+		e.client, e.settings, e.earlier = nil, settings{}, nil
 	}
 }
 
@@ -212,20 +214,24 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 		return nil, err
 	}
 	if e.client == nil || e.uid != s.UID || !reflect.DeepEqual(settings, e.settings) {
-		client, err := c.newClient(s.Name, e.key, settings)
+		earlier := redact.Earlier(e.earlier, mcp.Secrets(e.settings.token, e.settings.headers), mcp.Secrets(settings.token, settings.headers))
+		if e.uid != s.UID {
+			earlier = nil
+		}
+		client, err := c.newClient(s.Name, e.key, settings, earlier)
 		if err != nil {
 			return nil, err
 		}
 		if e.client != nil {
 			c.retire(e.client)
 		}
-		e.client, e.settings = client, settings
+		e.client, e.settings, e.earlier = client, settings, earlier
 	}
 	e.uid, e.version, e.read = s.UID, s.Generation, c.now()
 	return e.client, nil
 }
 
-func (c *Cache) newClient(name string, key types.NamespacedName, s settings) (*mcp.Client, error) {
+func (c *Cache) newClient(name string, key types.NamespacedName, s settings, earlier []string) (*mcp.Client, error) {
 	var roots *x509.CertPool
 	if s.bundle != "" {
 		var err error
@@ -240,7 +246,7 @@ func (c *Cache) newClient(name string, key types.NamespacedName, s settings) (*m
 	}
 	var client *mcp.Client
 	client = mcp.New(mcp.Config{
-		Name: name, URL: s.url, Token: s.token, CredentialsFrom: s.from, Headers: s.headers, ConnectTimeout: s.connect,
+		Name: name, URL: s.url, Token: s.token, CredentialsFrom: s.from, Headers: s.headers, Earlier: earlier, ConnectTimeout: s.connect,
 		Policy: c.policy, Roots: roots, Now: c.now, OnChange: func() { c.changed(key) },
 		Idle: c.idle, OnIdle: func() { c.cool(key, client) },
 		Log: c.log.WithValues("toolServer", key.String()),

@@ -140,6 +140,23 @@ func TestWhatAServerSaysOfItself(t *testing.T) {
 	}
 }
 
+// TestARotatedToken is kept out of results, as is the one that replaced it: a server may keep what it was sent.
+func TestARotatedToken(t *testing.T) {
+	s := serve(t)
+	s.AddTool(&sdk.Tool{Name: "log", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: strings.Join(s.sent(), ", ")}}}, nil
+	})
+	w, c := newWorld(t)
+	o := object(s.URL)
+	for i, token := range []string{"the-first-token-0123456789", "the-second-token-987654321"} {
+		w.set(func(w *world) { w.data["token"], w.now = []byte(token), w.now.Add(time.Minute) })
+		want := "Bearer [redacted]" + strings.Repeat(", Bearer [redacted]", i)
+		if got, err := call(t, c, o, "log"); err != nil || got != want {
+			t.Errorf("with token %d: %q, %v; want %q", i+1, got, err, want)
+		}
+	}
+}
+
 func TestOneConnectionForAll(t *testing.T) {
 	s := serve(t, "a")
 	w, c := newWorld(t)

@@ -46,6 +46,9 @@ func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model
 		e.Unsent = true
 		return e
 	}
+	if encoded, ok := errors.AsType[*netpolicy.EncodedError](err); ok {
+		return as(model.InvalidRequest, "%s", encoded)
+	}
 	long, isLong := errors.AsType[tooLong](err)
 	netErr, isNet := errors.AsType[net.Error](err)
 	_, isSyntax := errors.AsType[*json.SyntaxError](err)

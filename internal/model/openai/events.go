@@ -24,9 +24,10 @@ type events struct {
 	length, other  int
 	// watch learns of each event.
 	watch *watch
-	// data is true if the line is data.
-	data bool
-	err  error
+	// data is true if the line is data, and count is how many of those came.
+	data  bool
+	count int
+	err   error
 }
 
 func isEvents(h http.Header) bool {
@@ -45,14 +46,13 @@ func (e *events) Read(p []byte) (int, error) {
 			return 0, e.err
 		}
 		part, err := e.lines.ReadSlice('\n')
-		begins := !e.within
-		if begins {
+		if !e.within {
 			e.begin(part)
 		}
 		if e.within = errors.Is(err, bufio.ErrBufferFull); !e.within {
 			e.err = err
 		}
-		e.arrived(part, begins)
+		e.arrived()
 		if e.drop {
 			continue
 		}
@@ -67,12 +67,10 @@ func (e *events) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// arrived tells the watch of an event, once the whole of its line is there.
-func (e *events) arrived(part []byte, begins bool) {
-	if begins {
-		e.data = bytes.HasPrefix(part, []byte("data:"))
-	}
+// arrived counts an event and tells the watch of it, once the whole of its line is there.
+func (e *events) arrived() {
 	if e.data && !e.within {
+		e.count++
 		e.watch.event()
 	}
 }
@@ -81,20 +79,24 @@ func (e *events) arrived(part []byte, begins bool) {
 func (e *events) begin(part []byte) {
 	ends := e.field && len(bytes.TrimSpace(part)) == 0
 	e.drop, e.length = isNoise(part), 0
-	e.field = e.drop || bytes.HasPrefix(part, []byte("data:"))
+	e.data = bytes.HasPrefix(part, []byte("data:"))
+	e.field = e.drop || e.data
 	e.counted = !e.field && !ends
 }
 
 // measure bounds the lines that are handed on, which their reader holds: one that is data, and all others together.
 func (e *events) measure(part []byte) error {
 	if e.length += len(part); e.length > MaxEventBytes {
-		return tooLong{"an event of the answer", MaxEventBytes}
+		return tooManyBytes("an event of the answer", MaxEventBytes)
 	}
 	if e.counted {
 		e.other += len(part)
 	}
 	if e.other > maxOther {
-		return tooLong{"what is no event of the answer", maxOther}
+		return tooManyBytes("what is no event of the answer", maxOther)
+	}
+	if e.count > MaxEvents {
+		return tooLong{"the answer", MaxEvents, "events"}
 	}
 	return nil
 }

@@ -35,6 +35,8 @@ type Config struct {
 	CredentialsFrom string
 	// Headers are sent with each request.
 	Headers []Header
+	// Earlier are secrets that requests to the endpoint have carried before. They are kept out of texts like those of now.
+	Earlier []string
 	// ConnectTimeout bounds the connection, TLS included; IdleTimeout the time from the request to the first event of its
 	// answer, and from one event to the next. Comments and single bytes do not count.
 	ConnectTimeout, IdleTimeout time.Duration
@@ -84,6 +86,7 @@ func (p *Provider) Generate(ctx context.Context, req model.Request) (model.Reply
 	if err != nil {
 		return model.Reply{}, p.classify(ctx, err, note, reply)
 	}
+	p.cleanReply(&reply)
 	return reply, nil
 }
 

@@ -1,6 +1,9 @@
 package openai
 
-import "github.com/capstan-dev/capstan/internal/redact"
+import (
+	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
 
 // maxDetail bounds the part of a message that an endpoint wrote, in code points.
 const maxDetail = 300
@@ -9,13 +12,37 @@ const maxDetail = 300
 // endpoints repeat.
 func (p *Provider) clean(text string) string { return p.redactor.Line(text, maxDetail) }
 
-// redactorOf knows the key and the values of secret headers.
+// cleanReply takes the secrets out of all that the endpoint wrote. It must see the whole reply: a stream cuts a secret into pieces.
+func (p *Provider) cleanReply(reply *model.Reply) {
+	reply.Text, reply.Reasoning = p.redactor.Whole(reply.Text), p.redactor.Whole(reply.Reasoning)
+	renamed := false
+	for i := range reply.ToolCalls {
+		call := &reply.ToolCalls[i]
+		call.Name, call.Arguments = p.redactor.Whole(call.Name), p.redactor.Whole(call.Arguments)
+		if p.redactor.Whole(call.ID) != call.ID {
+			call.ID, renamed = "", true
+		}
+	}
+	if renamed {
+		model.IdentifyCalls(reply.ToolCalls, nil)
+	}
+}
+
+// redactorOf knows the key and the values of secret headers, and those of before.
 func redactorOf(cfg *Config) *redact.Redactor {
-	secrets := []string{cfg.APIKey}
+	return redact.New(append(cfg.Secrets(), cfg.Earlier...)...)
+}
+
+// Secrets returns the key and the values of secret headers.
+func (cfg *Config) Secrets() []string {
+	var secrets []string
+	if cfg.APIKey != "" {
+		secrets = append(secrets, cfg.APIKey)
+	}
 	for _, h := range cfg.Headers {
 		if h.Secret {
 			secrets = append(secrets, h.Value)
 		}
 	}
-	return redact.New(secrets...)
+	return secrets
 }

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
 var (
@@ -83,6 +85,7 @@ func (t *transport) outgoing(req *http.Request) (*http.Request, *watch) {
 	if s, ok := req.Context().Value(sendingKey{}).(*sending); ok {
 		s.apply(out)
 	}
+	netpolicy.AskPlain(out)
 	return out, w
 }
 
@@ -98,6 +101,14 @@ func (t *transport) incoming(req *http.Request, resp *http.Response, w *watch) (
 	if redirects(resp) {
 		_ = b.Close() // nothing of it is read
 		return nil, failed(req, errRedirect)
+	}
+	if err := netpolicy.CheckPlain(resp); err != nil {
+		_ = b.Close() // nothing of it is read
+		if resp.StatusCode < http.StatusBadRequest {
+			return nil, failed(req, err)
+		}
+		resp.Body = http.NoBody // the status says what is wrong
+		return resp, nil
 	}
 	if resp.Body = b; streamed || isEvents(resp.Header) {
 		resp.Body = newEvents(b, w)
@@ -171,7 +182,7 @@ type body struct {
 func (b *body) Read(p []byte) (int, error) {
 	if b.read >= b.most {
 		b.end()
-		return 0, tooLong{"the answer", b.most}
+		return 0, tooManyBytes("the answer", b.most)
 	}
 	n, err := b.ReadCloser.Read(p[:min(len(p), b.most-b.read)])
 	b.read += n

@@ -1,0 +1,84 @@
+package openai_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// TestCompressedReplies are refused before any of them is read: 1 MB can hold 1 GB.
+func TestCompressedReplies(t *testing.T) {
+	var zip bytes.Buffer
+	z := gzip.NewWriter(&zip)
+	for range 64 {
+		if _, err := z.Write([]byte(strings.Repeat(events(delta(`"content":"word "`)), 1000))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	const refused = `provider "demo": the server sends a compressed response (Content-Encoding: %s), which is refused: turn compression off there, or have it honour "Accept-Encoding: identity"`
+	for name, tc := range map[string]struct {
+		reason   string
+		encoding string
+		status   int
+		want     said
+	}{
+		"gzip":     {"Go would inflate it of its own accord", "gzip", 200, said{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "gzip")}},
+		"br":       {"", "br", 200, said{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "br")}},
+		"zstd":     {"", "zstd", 200, said{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "zstd")}},
+		"deflate":  {"", "Deflate", 200, said{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "deflate")}},
+		"an error": {"its status says enough", "gzip", 429, said{Kind: model.RateLimited, Message: `provider "demo": the endpoint's rate limit is reached (HTTP 429)`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := make(chan string, 1)
+			url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+				asked <- r.Header.Get("Accept-Encoding")
+				w.Header().Set("Content-Type", "text/event-stream")
+				w.Header().Set("Content-Encoding", tc.encoding)
+				w.WriteHeader(tc.status)
+				_, _ = w.Write(zip.Bytes()) // a client that is gone shows in the test
+			})
+			p := provider(t, url, func(cfg *openai.Config) {
+				cfg.Headers = []openai.Header{{Name: "Accept-Encoding", Value: "gzip"}} // of a tenant's
+			})
+			if diff := cmp.Diff(tc.want, saidOf(failure(t, p))); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if got := <-asked; got != "identity" {
+				t.Errorf("Accept-Encoding %q was sent, want identity", got)
+			}
+		})
+	}
+}
+
+// TestTooManyEvents are cut off, however small they are: each takes time to read.
+func TestTooManyEvents(t *testing.T) {
+	sent := make(chan int, 1)
+	url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		piece, n := []byte(strings.Repeat("data: {}\n\n", 1024)), 0
+		for ; r.Context().Err() == nil; n += 1024 {
+			if _, err := w.Write(piece); err != nil {
+				break
+			}
+		}
+		sent <- n
+	})
+	want := said{Kind: model.ReplyTooLong, Message: fmt.Sprintf(`provider "demo": the answer exceeds %d events and was cut off`, openai.MaxEvents)}
+	if diff := cmp.Diff(want, saidOf(failure(t, provider(t, url)))); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if n := <-sent; n > 8*openai.MaxEvents {
+		t.Errorf("%d events were sent before the request ended, want not many more than %d", n, openai.MaxEvents)
+	}
+}

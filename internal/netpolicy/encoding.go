@@ -1,0 +1,45 @@
+package netpolicy
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// EncodedError means that a server sends a compressed response although none was asked for. A compressed body of 1 MB can hold
+// 1 GB, so none is read.
+type EncodedError struct {
+	// Encoding is what the response says, at most 32 characters.
+	Encoding string
+}
+
+// Error says what to do.
+func (e *EncodedError) Error() string {
+	return fmt.Sprintf("the server sends a compressed response (Content-Encoding: %s), which is refused: turn compression off there, or have it honour \"Accept-Encoding: identity\"", e.Encoding)
+}
+
+// maxEncoding bounds the name of an encoding in a message, in bytes.
+const maxEncoding = 32
+
+// AskPlain asks for a response without compression. It must come after all other headers are set.
+func AskPlain(req *http.Request) { req.Header.Set("Accept-Encoding", "identity") }
+
+// CheckPlain returns an *EncodedError if the body of a response is compressed.
+func CheckPlain(resp *http.Response) error {
+	for _, value := range resp.Header.Values("Content-Encoding") {
+		for encoding := range strings.SplitSeq(value, ",") {
+			if encoding = strings.ToLower(strings.TrimSpace(encoding)); encoding != "" && encoding != "identity" {
+				return &EncodedError{Encoding: legible(encoding)}
+			}
+		}
+	}
+	return nil
+}
+
+// legible returns the name of an encoding if it looks like one: a server may write anything there.
+func legible(encoding string) string {
+	if len(encoding) > maxEncoding || strings.Trim(encoding, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
+		return "unknown"
+	}
+	return encoding
+}

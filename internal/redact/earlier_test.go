@@ -1,0 +1,34 @@
+package redact_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/redact"
+)
+
+func TestEarlier(t *testing.T) {
+	var many []string
+	for i := range 40 {
+		many = append(many, fmt.Sprint("v", i))
+	}
+	for name, tc := range map[string]struct {
+		reason            string
+		earlier, old, now []string
+		want              []string
+	}{
+		"first":      {"there was none", nil, nil, []string{"a"}, nil},
+		"changed":    {"", nil, []string{"a"}, []string{"b"}, []string{"a"}},
+		"again":      {"", []string{"a"}, []string{"b"}, []string{"c"}, []string{"a", "b"}},
+		"back":       {"it is known as that of now", []string{"a"}, []string{"b"}, []string{"a"}, []string{"b"}},
+		"of several": {"only one has changed", nil, []string{"a", "b"}, []string{"a", "c"}, []string{"b"}},
+		"twice":      {"the latest is last", []string{"a", "b"}, []string{"a"}, []string{"c"}, []string{"b", "a"}},
+		"many":       {"the latest stay", many[:39], many[39:], []string{"now"}, many[24:]},
+	} {
+		if diff := cmp.Diff(tc.want, redact.Earlier(tc.earlier, tc.old, tc.now)); diff != "" {
+			t.Errorf("%s: %s: -want +got:\n%s", name, tc.reason, diff)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package redact
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+	"golang.org/x/text/unicode/rangetable"
+)
+
+// delete7 is the control character at the end of ASCII.
+const delete7 = 0x7f
+
+// ignorable are the characters that a reader does not see or reads past, and that hide a text from a search: formats (spaces of no
+// width, marks of direction, tags), those that Unicode lets every reader ignore (fillers, the soft hyphen, the grapheme joiner),
+// variation selectors, marks on other characters, and control characters.
+var ignorable = rangetable.Merge(unicode.Cc, unicode.Cf, unicode.Mn, unicode.Me, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
+
+// isIgnorable reports whether a character is neither visible nor white space.
+func isIgnorable(r rune) bool { return !unicode.IsSpace(r) && unicode.Is(ignorable, r) }
+
+// fold returns a character as it is compared: nothing for one that is not visible, the plain letter for one of another width or
+// style or with marks on it. Plain is true for a character that is compared as it is.
+func fold(r rune) (folded string, plain bool) {
+	switch {
+	case r > ' ' && r < delete7:
+		return "", true
+	case unicode.IsSpace(r), unicode.Is(ignorable, r):
+		return "", false
+	}
+	var encoded [utf8.UTFMax]byte
+	decomposed := norm.NFKD.Properties(encoded[:utf8.EncodeRune(encoded[:], r)]).Decomposition()
+	if decomposed == nil {
+		return "", true
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsSpace(r) || unicode.Is(ignorable, r) {
+			return -1
+		}
+		return r
+	}, string(decomposed)), false
+}
+
+// lower writes a text with its ASCII letters in lower case over another.
+func lower(over, text []byte) []byte {
+	over = append(over[:0], text...)
+	for i, c := range over {
+		if c-'A' < 26 {
+			over[i] = c | 0x20
+		}
+	}
+	return over
+}

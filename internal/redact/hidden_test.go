@@ -1,0 +1,184 @@
+package redact_test
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/capstan-dev/capstan/internal/redact"
+)
+
+// between sets a text between all characters of another.
+func between(s, what string) string { return strings.Join(strings.Split(s, ""), what) }
+
+// shifted moves the printable characters of ASCII to another place of Unicode.
+func shifted(s string, by rune) string {
+	return strings.Map(func(r rune) rune { return r + by }, s)
+}
+
+// TestHiddenCharacters have a secret look to a reader as it is, and to a search as something else.
+func TestHiddenCharacters(t *testing.T) {
+	hidden := map[string]string{
+		"space of no width": "\u200b", "joiner": "\u200d", "no-break space of no width": "\ufeff", "word joiner": "\u2060", "soft hyphen": "\u00ad",
+		"grapheme joiner": "\u034f", "variation selector": "\ufe0f", "variation selector 17": "\U000e0100", "tag": "\U000e0041", "mark of direction": "\u202e",
+		"isolate": "\u2068", "Hangul filler": "\u3164", "Mongolian vowel separator": "\u180e", "invisible times": "\u2062", "musical": "\U0001d173",
+		"annotation": "\ufff9", "NUL": "\x00", "escape": "\x1b", "delete": "\x7f", "control of Latin-1": "\u0085\u009c", "accent": "\u0301",
+		"overlay": "\u0336", "enclosing": "\u20e0", "many": strings.Repeat("\u200b\ufe0f\U000e0041", 4), "with a space": "\u200b \u200b",
+	}
+	writings := map[string]func(string) string{
+		"as it is":         func(s string) string { return s },
+		"JSON":             utf16s,
+		"URL":              func(s string) string { return octets(s, "%%%02X") },
+		"bytes of Python":  func(s string) string { return octets(s, `\x%02x`) },
+		"HTML":             func(s string) string { return unicodes(s, "&#%d;") },
+		"base64":           func(s string) string { return between(base64.StdEncoding.EncodeToString([]byte(secret)), s) },
+		"hexadecimal":      func(s string) string { return between(hex.EncodeToString([]byte(secret)), s) },
+		"hexadecimal, big": func(s string) string { return between(strings.ToUpper(hex.EncodeToString([]byte(secret))), s) },
+	}
+	r := redact.New(secret)
+	for name, what := range hidden {
+		for kind, write := range writings {
+			text := write(between(secret, what))
+			if kind == "base64" || strings.HasPrefix(kind, "hexadecimal") {
+				text = write(what)
+			}
+			if kind == "HTML" && strings.ContainsAny(what, "\x00\u0085") {
+				continue // HTML reads the numbers of these as other characters, which are visible
+			}
+			// What is around the secret in base64 shares its last digit.
+			if got := r.Whole("<" + text + ">"); letters(got) != "redacted" && letters(got) != "redactedA" {
+				t.Errorf("%s, %s: %q is left", name, kind, got)
+			}
+			if line := r.Line(text, 10_000); letters(line) != "redacted" && letters(line) != "redactedA" {
+				t.Errorf("%s, %s, in a message: %q is left", name, kind, line)
+			}
+		}
+	}
+}
+
+// letters are the letters and digits of ASCII in a text.
+func letters(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
+			return r
+		}
+		return -1
+	}, s)
+}
+
+// utf16s writes a text as JSON may: each unit of UTF-16 by its number.
+func utf16s(s string) string {
+	var out strings.Builder
+	for _, r := range s {
+		if r > 0xffff {
+			fmt.Fprintf(&out, `\u%04x\u%04x`, 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff)
+			continue
+		}
+		fmt.Fprintf(&out, `\u%04x`, r)
+	}
+	return out.String()
+}
+
+// octets writes each byte of a text by its number.
+func octets(s, format string) string {
+	var out strings.Builder
+	for _, b := range []byte(s) {
+		fmt.Fprintf(&out, format, b)
+	}
+	return out.String()
+}
+
+// TestFoldedCharacters are other characters that a model reads as those of the secret.
+func TestFoldedCharacters(t *testing.T) {
+	r := redact.New(secret)
+	for name, tc := range map[string]struct{ text, want string }{
+		"full width":         {shifted(secret, 0xff01-'!'), "[redacted]"},
+		"capitals":           {strings.ToUpper(secret), "[redacted]"},
+		"hexadecimal":        {hex.EncodeToString([]byte(secret)), "[redacted]"},
+		"names of entities":  {between(secret, "&ZeroWidthSpace;"), "[redacted]"},
+		"in a text":          {"日本語 é " + between(secret, "\u200b") + " café", "日本語 é [redacted] café"},
+		"nothing of it":      {"a\u200bb é\u0301 \U000e0041", "a\u200bb é\u0301 \U000e0041"},
+		"invisible at first": {"\u200b" + secret + "x", "\u200b[redacted]x"},
+	} {
+		if got := r.Whole(tc.text); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+	short := redact.New("pass")
+	for text, want := range map[string]string{"p\u200bass": "[redacted]", "p ass": "p ass", "p\u200b ass": "p\u200b ass", "Pass": "Pass"} {
+		if got := short.Whole(text); got != want {
+			t.Errorf("a short secret: %q of %q, want %q", got, text, want)
+		}
+	}
+}
+
+// TestHiddenAcrossChunks has more invisible characters in a secret than a chunk has bytes.
+func TestHiddenAcrossChunks(t *testing.T) {
+	r := redact.New(secret)
+	for _, gap := range []int{100, 5_000, 50_000} {
+		for before := range 3 {
+			text := strings.Repeat("x", before*40_000) + between(secret, strings.Repeat("\u200b", gap)) + "y"
+			if got, want := r.Whole(text), strings.Repeat("x", before*40_000)+"[redacted]y"; got != want {
+				t.Errorf("%d characters between, %d before: %d bytes are left, want %d", gap, before*40_000, len(got), len(want))
+			}
+		}
+	}
+}
+
+// TestTimeIsLinear has texts and secrets that would take a search very long that begins anew at each place. What it would take shows as a
+// test that does not end.
+func TestTimeIsLinear(t *testing.T) {
+	const size = 1 << 20
+	var alike []string
+	for i := range 20 {
+		alike = append(alike, fmt.Sprintf("%s%04d%s", strings.Repeat("a", 2000), i, strings.Repeat("a", 2000)))
+	}
+	for name, text := range map[string]string{
+		"a letter": strings.Repeat("a", size), "a digit at times": strings.Repeat(strings.Repeat("a", 2000)+"0", size/2001),
+		"escapes": strings.Repeat(`\\`, size/2), "percent": strings.Repeat("%25", size/3), "ampersands": strings.Repeat("&amp;", size/5), "entities": strings.Repeat("&a;", size/3),
+		"invisible": strings.Repeat("\u200b", size/3), "surrogates": strings.Repeat(`\ud83d`, size/6), "octets": strings.Repeat("%e2", size/3), "marks": strings.Repeat("e\u0301", size/3),
+		"almost": strings.Repeat(alike[0][:len(alike[0])*3/4-1], size/3000),
+	} {
+		if got := redact.New(alike...).Whole(text); len(got) > 2*len(text) {
+			t.Errorf("%s: %d bytes of %d", name, len(got), len(text))
+		}
+	}
+}
+
+// FuzzWhole hides a secret in texts of any kind.
+func FuzzWhole(f *testing.F) {
+	f.Add("before", "after", "\u200b", uint64(1))
+	f.Add(`{"a":"\u00`, `"}`, "%E2%80%8B", uint64(2))
+	f.Add("&#", "&amp;", "\U000e0041\u0301", uint64(3))
+	f.Add("\xe2\x80", "\x8b", "\xff", uint64(4))
+	r := redact.New(secret)
+	f.Fuzz(func(t *testing.T, before, after, gap string, seed uint64) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		visible := strings.Map(func(c rune) rune {
+			if c == 0x200b || c == 0xfe0f || c == 0xad {
+				return c
+			}
+			return -1
+		}, gap)
+		var hidden strings.Builder
+		for _, c := range secret {
+			hidden.WriteRune(c)
+			if random.IntN(2) == 0 {
+				hidden.WriteString(visible)
+			}
+		}
+		text := before + " " + hidden.String() + " " + after
+		got := r.Whole(text)
+		if strings.Contains(got, hidden.String()) {
+			t.Errorf("%q holds the secret, of %q", got, text)
+		}
+		if utf8.ValidString(text) && !utf8.ValidString(got) {
+			t.Errorf("%q is no UTF-8, of %q", got, text)
+		}
+		_ = r.Line(text, 300) // it must not fail
+	})
+}
