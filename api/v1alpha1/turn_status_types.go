@@ -135,7 +135,7 @@ type TurnStatus struct {
 	Result *TurnResult `json:"result,omitempty"`
 
 	// usage is what the answer took and cost, over all attempts: as the provider reported it, and by estimate where it did not.
-	// It is absent where there are none.
+	// While the Turn goes on, it is what was known when the status was last written. It is absent where there are none.
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
 

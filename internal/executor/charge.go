@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -55,7 +57,7 @@ func (c *Charger) Charge(ctx context.Context, uid string) error {
 
 // charge does it once.
 func (c *Charger) charge(ctx context.Context, uid string) error {
-	a, err := c.Engine.Abandoned(ctx, uid)
+	a, err := c.Engine.Abandoned(ctx, uid, family{c.Reader, c.Engine}.took)
 	if err != nil || a == nil {
 		return err
 	}
@@ -72,6 +74,9 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 	}
 	a.Session.Known = translate.KnownTotals(&s)
 	place, err := a.Charge(a.Session)
+	if waits, ok := errors.AsType[*loop.Parked](err); ok {
+		return fmt.Errorf("the turns of its sub-agents are not gone yet: %s", strings.Join(waits.Turns, ", "))
+	}
 	if err != nil || place == nil {
 		return err
 	}

@@ -22,6 +22,8 @@ type cutOffError struct {
 	message string
 	// loss is what became of the journal; nil for a journal that is there.
 	loss *translate.Loss
+	// subAgents are what the Turns of sub-agents took.
+	subAgents []*tool.Spent
 }
 
 func (e *cutOffError) Error() string { return e.message }
@@ -64,11 +66,11 @@ func (r *run) opened(ctx context.Context, found int64, in *turn.Input, agent *v1
 func (r *run) cutOff(in *turn.Input, loss *translate.Loss) error {
 	switch {
 	case isClosed(r.cancelled):
-		return &cutOffError{turn.StopCancelled, "the turn was cancelled, and " + loss.Message(r.turn), loss}
+		return &cutOffError{stop: turn.StopCancelled, message: "the turn was cancelled, and " + loss.Message(r.turn), loss: loss}
 	case in.Timeout <= 0:
-		return &cutOffError{turn.StopDeadline, fmt.Sprintf("the turn reached its time limit of %s, and %s", in.Limit, loss.Message(r.turn)), loss}
+		return &cutOffError{stop: turn.StopDeadline, message: fmt.Sprintf("the turn reached its time limit of %s, and %s", in.Limit, loss.Message(r.turn)), loss: loss}
 	}
-	return &cutOffError{turn.StopInterrupted, loss.Message(r.turn), loss}
+	return &cutOffError{stop: turn.StopInterrupted, message: loss.Message(r.turn), loss: loss}
 }
 
 // startOver writes into the status that the Turn begins anew in another store, before it does.
@@ -131,14 +133,7 @@ func (r *run) stamp(t *v1alpha1.Turn) {
 // lose writes the end of a Turn whose journal cannot be used, then tells people.
 func (r *run) lose(ctx context.Context, cut *cutOffError) {
 	e := r.executor
-	now := e.Now()
-	done, any := r.progress.last()
-	written, _ := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
-		if any {
-			translate.Progress(t, done)
-		}
-		translate.CutOff(t, cut.stop, cut.message, cut.loss, now)
-	})
+	written, _ := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) { r.cutShort(t, cut) })
 	if written == nil {
 		return
 	}

@@ -22,13 +22,7 @@ func (r *run) park(ctx context.Context, waits *loop.Parked) {
 	e := r.executor
 	before := r.turn.Status.PendingApprovals
 	now := e.Now()
-	done, any := r.progress.last()
-	written := r.unbind(ctx, func(t *v1alpha1.Turn) {
-		if any {
-			translate.Progress(t, done)
-		}
-		translate.Park(t, waits, now)
-	})
+	written := r.unbind(ctx, func(t *v1alpha1.Turn) { translate.Park(t, waits, now) })
 	if written == nil {
 		return
 	}

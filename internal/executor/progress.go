@@ -124,6 +124,13 @@ func (p *progress) last() (newest turn.Progress, any bool) {
 	return p.newest, p.told > 0
 }
 
+// tell puts what the run has done into the status of its Turn, which is then written.
+func (p *progress) tell(t *v1alpha1.Turn) {
+	if done, any := p.last(); any {
+		translate.Progress(t, done)
+	}
+}
+
 // writeProgress writes the progress of a run once.
 func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, n turn.Progress) (*v1alpha1.Turn, error) {
 	written, err := r.executor.update(ctx, t, r.epoch, func(t *v1alpha1.Turn) {

@@ -191,6 +191,9 @@ func (r *run) attempt(ctx context.Context) (*turn.Result, error) {
 		return nil, &giveBackError{err}
 	}
 	result, err := r.engine(ctx, in)
+	if cut, lost := errors.AsType[*cutOffError](err); lost {
+		return nil, r.account(ctx, cut)
+	}
 	if errors.Is(err, journal.ErrDamaged) {
 		return r.interrupted(ctx, "the turn cannot go on, because its record makes no sense: "+err.Error())
 	}

@@ -74,12 +74,13 @@ func (r *run) releaseUnprepared(ctx context.Context, why *notReadyError) {
 	})
 }
 
-// unbind writes that the Turn is bound to nobody, and what else there is to say. It returns the Turn as written, nil if it is
-// not this run's any more.
+// unbind writes that the Turn is bound to nobody, what its run has done, and what else there is to say. It returns the Turn as
+// written, nil if it is not this run's any more.
 func (r *run) unbind(ctx context.Context, also func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	released, _ := r.executor.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
 		t.Status.Executor.Name = ""
 		r.stamp(t)
+		r.progress.tell(t)
 		also(t)
 	})
 	if released != nil {

@@ -43,7 +43,7 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	result, err := backoff.Retry(ctx, func() (tool.Result, error) {
-		result, err := s.attempt(ctx, wanted, c.Attempt, unseen)
+		result, err := s.attempt(ctx, wanted, c, unseen)
 		if err != nil && !isAway(err) {
 			err = backoff.Permanent(err)
 		}
@@ -60,28 +60,39 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 
 // attempt makes the child or finds it; unseen says that a request of before may have created it. Errors that are no *tool.Error
 // and no *tool.Pending are those of the API server and of the journal.
-func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, number int, unseen bool) (tool.Result, error) {
-	if number > 1 {
+func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, c tool.Call, unseen bool) (tool.Result, error) {
+	if c.Attempt > 1 {
 		result, err := s.find(ctx, wanted)
 		if !apierrors.IsNotFound(err) {
 			return result, err
 		}
-		if slices.Contains(s.parent.Status.AwaitedTurns, wanted.Name) {
-			return tool.Result{}, goneError(wanted.Name)
+		if c.TurnUID != "" || slices.Contains(s.parent.Status.AwaitedTurns, wanted.Name) {
+			return s.gone(ctx, wanted, c.TurnUID)
 		}
 	}
-	err := s.executor.Client.Create(ctx, wanted.DeepCopy())
+	child := wanted.DeepCopy()
+	err := s.executor.Client.Create(ctx, child)
 	switch {
 	case err == nil:
-		return tool.Result{}, &tool.Pending{Turn: wanted.Name}
+		return tool.Result{}, &tool.Pending{Turn: wanted.Name, UID: string(child.UID)}
 	case !apierrors.IsAlreadyExists(err):
 		return s.refused(ctx, wanted, err, unseen)
 	}
 	result, err := s.find(ctx, wanted)
 	if apierrors.IsNotFound(err) {
-		return tool.Result{}, goneError(wanted.Name) // in this moment
+		return s.gone(ctx, wanted, "") // in this moment
 	}
 	return result, err
+}
+
+// gone is the end of a call whose Turn was deleted before its answer was taken. What it took counts, as far as its journal can be
+// read.
+func (s *subAgent) gone(ctx context.Context, wanted *v1alpha1.Turn, uid string) (tool.Result, error) {
+	spent, err := family{s.executor.Reader, s.executor.Engine}.left(ctx, uid)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	return tool.Result{Spent: spent}, goneError(wanted.Name)
 }
 
 // goneError is the end of a call whose Turn was deleted before its answer was taken, and is not made anew: what it did would
@@ -103,7 +114,7 @@ func (s *subAgent) find(ctx context.Context, wanted *v1alpha1.Turn) (tool.Result
 	case !translate.SameChild(child, wanted, s.parent):
 		return tool.Result{Descendants: new(0)}, &tool.Error{Class: tool.Failed, Message: fmt.Sprintf("there is another Turn of the name %q, which is not this call's", wanted.Name)}
 	case !child.IsFinished():
-		return tool.Result{}, &tool.Pending{Turn: wanted.Name}
+		return tool.Result{}, &tool.Pending{Turn: wanted.Name, UID: string(child.UID)}
 	}
 	return s.outcome(ctx, child)
 }
@@ -117,52 +128,22 @@ func (s *subAgent) outcome(ctx context.Context, child *v1alpha1.Turn) (tool.Resu
 	return translate.ChildResult(child, answer)
 }
 
-// child returns what the Turn of a call of a sub-agent took, for a run that ends its Turn without the answer, or a *tool.Pending. Of
-// one that is gone, or was never made, nothing is known.
-func (r *run) child(ctx context.Context, call loop.Intent) (tool.Result, error) {
-	var child v1alpha1.Turn
-	key := client.ObjectKey{Namespace: r.turn.Namespace, Name: translate.ChildName(r.turn, call.Step, call.CallID)}
-	if err := r.executor.Reader.Get(ctx, key, &child); err != nil {
-		if apierrors.IsNotFound(err) {
-			return tool.Result{}, nil
-		}
-		return tool.Result{}, &unreadError{fmt.Errorf("failed to get turn %q of a sub-agent: %w", key.Name, err)}
-	}
-	owner, owned := translate.Parent(&child)
-	switch {
-	case !owned || owner.UID != r.turn.UID:
-		return tool.Result{}, nil
-	case !child.IsFinished():
-		return tool.Result{}, &tool.Pending{Turn: child.Name}
-	}
-	return tool.Result{Spent: translate.Spent(&child), Descendants: translate.Descendants(&child)}, nil
+// child returns what the Turn of a call of a sub-agent took, for a run that ends its Turn without the answer, or a *tool.Pending.
+func (r *run) child(ctx context.Context, call loop.Intent, uid string) (tool.Result, error) {
+	e := r.executor
+	return family{e.Reader, e.Engine}.took(ctx, turn.Gone{UID: string(r.turn.UID), Namespace: r.turn.Namespace, Name: r.turn.Name}, call, uid)
 }
 
 // interrupted is the end of a Turn whose journal is of no use. What the Turns of its sub-agents took is in their status, and it is
 // waited for those that have not ended.
 func (r *run) interrupted(ctx context.Context, message string) (*turn.Result, error) {
-	var turns v1alpha1.TurnList
-	label := client.MatchingLabels{translate.ParentLabel: translate.ParentLabelOf(r.turn.Name)}
-	if err := r.executor.Reader.List(ctx, &turns, client.InNamespace(r.turn.Namespace), label); err != nil {
-		return nil, &unreadError{fmt.Errorf("failed to list the turns of sub-agents: %w", err)}
+	spent, err := r.gather(ctx)
+	if err != nil {
+		return nil, err
 	}
-	var spent []*tool.Spent
-	waits := &loop.Parked{}
-	for i := range turns.Items {
-		child := &turns.Items[i]
-		owner, owned := translate.Parent(child)
-		switch {
-		case !owned || owner.UID != r.turn.UID:
-		case child.IsFinished():
-			spent = append(spent, translate.Spent(child))
-		default:
-			waits.Turns = append(waits.Turns, child.Name)
-		}
-	}
-	if len(waits.Turns) > 0 {
-		return nil, waits
-	}
-	return &turn.Result{Stop: turn.StopInterrupted, Message: message, SubAgents: turn.SumOf(spent)}, nil
+	result := &turn.Result{Stop: turn.StopInterrupted, Message: message, SubAgents: turn.SumOf(spent)}
+	result.Session, err = r.chargeKnown(ctx, func(t *v1alpha1.Turn) { translate.Finish(t, result, r.executor.Now()) })
+	return result, err
 }
 
 // answer of a child, whole: its status may have the beginning alone.

@@ -358,17 +358,17 @@ func TestWhatAChildTook(t *testing.T) {
 	}
 	r := newRun(t, e)
 	intent := loop.Intent{Step: 1, CallID: "call-1"}
-	if _, err := r.child(t.Context(), intent); !isPending(err) {
+	if _, err := r.child(t.Context(), intent, ""); !isPending(err) {
 		t.Errorf("error %v, want the child waited for", err)
 	}
 	if _, err := r.interrupted(t.Context(), "a bug"); err == nil {
 		t.Error("a Turn that is interrupted has ended while its child works")
 	}
-	if got, err := r.child(t.Context(), loop.Intent{Step: 2, CallID: "call-1"}); err != nil || got.Spent != nil {
+	if got, err := r.child(t.Context(), loop.Intent{Step: 2, CallID: "call-1"}, ""); err != nil || got.Spent != nil {
 		t.Errorf("%+v, %v; want nothing of a child that is not there", got, err)
 	}
 	ends(t, e, metav1.ConditionFalse, "Cancelled", nil)
-	if got, err := r.child(t.Context(), intent); err != nil || got.Spent == nil || got.Spent.Usage.InputTokens != 10 {
+	if got, err := r.child(t.Context(), intent, ""); err != nil || got.Spent == nil || got.Spent.Usage.InputTokens != 10 {
 		t.Errorf("%+v, %v; want what the child took", got, err)
 	}
 	result, err := r.interrupted(t.Context(), "a bug")
@@ -380,7 +380,7 @@ func TestWhatAChildTook(t *testing.T) {
 	if err := e.Client.Update(t.Context(), &theirs); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := r.child(t.Context(), intent); err != nil || got.Spent != nil {
+	if got, err := r.child(t.Context(), intent, ""); err != nil || got.Spent != nil {
 		t.Errorf("%+v, %v; want nothing of a Turn of somebody else", got, err)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
@@ -29,6 +31,12 @@ func Progress(t *v1alpha1.Turn, p turn.Progress) {
 		UnknownOutcomes: count(c.UnknownOutcomes), Resumes: count(c.Resumes),
 	}
 	t.Status.ToolCalls = toolCalls(p.Calls)
+	if p.Usage != (model.Usage{}) {
+		t.Status.Usage = usage(finalize.Record{Usage: p.Usage, Cost: p.Cost})
+	}
+	if a := p.SubAgents; a != nil {
+		t.Status.SubAgentUsage = usage(finalize.Record{Usage: a.Usage, Cost: a.Cost})
+	}
 	t.Status.PendingApprovals = slices.DeleteFunc(t.Status.PendingApprovals, func(a v1alpha1.PendingApproval) bool {
 		return slices.ContainsFunc(p.Calls, func(c turn.CallRecord) bool {
 			return count(c.Step) == a.Step && c.CallID == a.CallID && (c.Outcome != "" || c.DecidedBy != "")

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
@@ -36,7 +38,7 @@ func (l *Loss) Message(t *v1alpha1.Turn) string {
 		message += ". The calls that were waiting for approval can no longer be approved; one that was approved before may have been made"
 	}
 	if names := t.Status.AwaitedTurns; len(names) > 0 {
-		message += ". The Turns of its sub-agents that have not ended are cancelled; the status of each says what it did: " + strings.Join(names, ", ")
+		message += ". The Turns of its sub-agents were cancelled as far as they had not ended; the status of each says what it did: " + strings.Join(names, ", ")
 	}
 	return message
 }
@@ -58,7 +60,7 @@ func (l *Loss) StartOver() string {
 // StartOver writes into the status of a Turn that it starts over: what is known of the runs before is their past.
 func StartOver(t *v1alpha1.Turn, l *Loss, now time.Time) {
 	s := &t.Status
-	s.Steps, s.ToolCalls, s.PendingApprovals, s.AwaitedTurns = nil, nil, nil, nil
+	s.Steps, s.ToolCalls, s.Usage, s.SubAgentUsage, s.PendingApprovals, s.AwaitedTurns = nil, nil, nil, nil, nil, nil
 	setCondition(t, v1alpha1.ConditionJournalLost, metav1.ConditionTrue, l.Reason, cutJSON(l.StartOver(), maxMessageBytes), now)
 }
 
@@ -86,6 +88,30 @@ func CutOff(t *v1alpha1.Turn, stop turn.Stop, message string, l *Loss, now time.
 	}
 	setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionFalse, v1alpha1.TurnReasonPartiallyFinalized,
 		"the record has only what the status knew: "+missing, now)
+}
+
+// TakeIn adds what Turns of sub-agents took to what the status of a Turn knows of them. It knows of those whose answers the Turn
+// has: the calls that it lists name them. Where it may not list all of them, the larger of both sums counts.
+func TakeIn(t *v1alpha1.Turn, spent []*tool.Spent) {
+	s := &t.Status
+	all := turn.SumOf(spent)
+	if all == nil {
+		return
+	}
+	if before := s.SubAgentUsage; before != nil {
+		known := Spent(&v1alpha1.Turn{Status: v1alpha1.TurnStatus{SubAgentUsage: before}})
+		if s.Steps != nil && int(s.Steps.ToolCalls) > len(s.ToolCalls) {
+			if all.Usage.InputTokens+all.Usage.OutputTokens <= before.TotalTokens {
+				return
+			}
+		} else {
+			fresh := slices.DeleteFunc(slices.Clone(spent), func(c *tool.Spent) bool {
+				return slices.ContainsFunc(s.ToolCalls, func(r v1alpha1.ToolCallRecord) bool { return r.Turn == c.Turn })
+			})
+			all = turn.SumOf(append(fresh, known))
+		}
+	}
+	s.SubAgentUsage = usage(finalize.Record{Usage: all.Usage, Cost: all.Cost})
 }
 
 // cutOffCalls ends the calls of a status that have no end, and returns how many they are: their outcome is unknown. A call that

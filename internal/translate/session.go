@@ -50,12 +50,32 @@ func KnownTotals(s *v1alpha1.Session) session.Totals {
 	if u := s.Status.Usage; u != nil {
 		known.Usage = model.Usage{
 			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, ReasoningTokens: u.ReasoningTokens, CacheReadTokens: u.CacheReadTokens,
+			Estimated: u.Estimated,
 		}
 		if u.Cost != nil {
 			known.Cost = &finalize.Cost{Amount: u.Cost.Amount, Currency: u.Cost.Currency}
 		}
 	}
 	return known
+}
+
+// Account is what a Turn that has ended adds to its Session, as its status says: what it took with its sub-agents, and no messages.
+func Account(t *v1alpha1.Turn) session.Turn {
+	spent := Spent(t)
+	out := session.Turn{UID: string(t.UID), Name: t.Name, Usage: spent.Usage}
+	switch {
+	case spent.Cost != nil:
+		out.Cost = &finalize.Cost{Amount: spent.Cost.Amount.String(), Currency: spent.Cost.Currency}
+	case spent.Known != nil:
+		out.KnownCost = *spent.Known
+	}
+	return out
+}
+
+// HasCounted reports whether the totals in the status of a Session have a Turn that has not ended in its own status. Turns of a
+// Session run one after another, so it would be the last one.
+func HasCounted(s *v1alpha1.Session, t *v1alpha1.Turn) bool {
+	return s.Status.LastTurnName == t.Name && s.Status.LastTurnTime != nil && t.Status.StartTime != nil && !s.Status.LastTurnTime.Before(t.Status.StartTime)
 }
 
 // LoseHistory writes into the status of a Session that the history of some of its Turns is gone, and reports whether that is news.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
-	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
@@ -37,15 +36,9 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 	s := &t.Status
 	s.StopReason = v1alpha1.StopReason(r.Stop)
 	s.Preparation = preparation(r)
-	Progress(t, turn.Progress{Counts: r.Counts, Calls: r.Calls})
+	Progress(t, turn.Progress{Counts: r.Counts, Calls: r.Calls, Usage: r.Record.Usage, Cost: r.Record.Cost, SubAgents: r.SubAgents})
 	if r.Text != "" {
 		s.Result = result(r)
-	}
-	if r.Record.Usage != (model.Usage{}) {
-		s.Usage = usage(r.Record)
-	}
-	if a := r.SubAgents; a != nil {
-		s.SubAgentUsage = usage(finalize.Record{Usage: a.Usage, Cost: a.Cost})
 	}
 	s.Descendants = count(r.Descendants)
 	if d := r.Record.Decision; d != nil {

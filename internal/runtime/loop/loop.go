@@ -145,6 +145,16 @@ type Parked struct {
 	Approvals []Approval
 	// Turns are the names of the Turns of sub-agents that are waited for.
 	Turns []string
+	// Begun are the calls that have begun these Turns, as far as their UIDs are known.
+	Begun []Begun
+}
+
+// Begun is a call of a sub-agent that has begun a Turn, as the journal keeps it. The UID is the key of that Turn's journal, which
+// says what the Turn took when its object is gone.
+type Begun struct {
+	Step    int    `json:"step"`
+	CallID  string `json:"callID"`
+	TurnUID string `json:"turnUID"`
 }
 
 // Error says what is waited for.

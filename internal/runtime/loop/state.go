@@ -160,6 +160,8 @@ type State struct {
 	// repairs and approvals are their places by call: all repairs, and the newest request for approval.
 	repairs   map[called][]int
 	approvals map[called]int
+	// begun are the UIDs of the Turns that calls of sub-agents have begun.
+	begun map[called]string
 	// decisions about the newest requests, by call: of each the first counts.
 	decisions map[called]Decision
 	// rejections by step.
@@ -199,6 +201,8 @@ func (s *State) Apply(e journal.Entry) error {
 		return add(&s.Compactions, e)
 	case journal.Reflected:
 		return add(&s.Reflections, e)
+	case journal.RunParked:
+		return s.parked(e)
 	case journal.ContextWarned:
 		s.Warning = &Warning{}
 		return json.Unmarshal(e.Payload, s.Warning)
@@ -219,6 +223,26 @@ func (s *State) replied(e journal.Entry) error {
 	s.Steps = append(s.Steps, step)
 	return nil
 }
+
+// parked takes in which Turns the calls of sub-agents have begun that are waited for.
+func (s *State) parked(e journal.Entry) error {
+	var p struct {
+		Begun []Begun `json:"begun"`
+	}
+	if err := json.Unmarshal(e.Payload, &p); err != nil {
+		return err
+	}
+	for _, b := range p.Begun {
+		if s.begun == nil {
+			s.begun = map[called]string{}
+		}
+		s.begun[called{b.Step, b.CallID}] = b.TurnUID
+	}
+	return nil
+}
+
+// TurnUID returns the UID of the Turn that a call of a sub-agent has begun; empty where that is not known.
+func (s *State) TurnUID(step int, callID string) string { return s.begun[called{step, callID}] }
 
 func (s *State) decided(e journal.Entry) error {
 	var d Decision

@@ -34,7 +34,7 @@ func (in *Input) run(ctx context.Context, wave []*planned) error {
 	running := 0
 	start := func(c *planned) {
 		call := tool.Call{
-			IdempotencyKey: c.intent.IdempotencyKey, Step: c.intent.Step, CallID: c.intent.CallID, Attempt: c.intent.Attempt,
+			IdempotencyKey: c.intent.IdempotencyKey, Step: c.intent.Step, CallID: c.intent.CallID, Attempt: c.intent.Attempt, TurnUID: in.State.TurnUID(c.intent.Step, c.intent.CallID),
 			Arguments: c.intent.Arguments, Left: in.left(ctx), Descendants: c.intent.Descendants,
 		}
 		running++
@@ -61,6 +61,9 @@ func (in *Input) run(ctx context.Context, wave []*planned) error {
 			start(d.planned)
 		case next.turn != "":
 			parked.Turns = append(parked.Turns, next.turn)
+			if next.uid != "" {
+				parked.Begun = append(parked.Begun, Begun{Step: d.intent.Step, CallID: d.intent.CallID, TurnUID: next.uid})
+			}
 		}
 		if in.interrupted() {
 			wave = nil // more than are under way at once only read: the next run makes them
@@ -83,9 +86,9 @@ func (in *Input) interrupted() bool {
 
 // next is what follows from a call that has come back without an end.
 type next struct {
-	// again is true for one that is made once more, and turn is the name of the Turn whose end another waits for.
-	again bool
-	turn  string
+	// again is true for one that is made once more; turn and uid are the name and the UID of the Turn whose end another waits for.
+	again     bool
+	turn, uid string
 }
 
 // settle journals what became of a call.
@@ -103,7 +106,7 @@ func (in *Input) settle(ctx context.Context, d done) (next, error) {
 	case errors.Is(d.err, errNotCalled):
 		return next{}, in.Record(e.failed(Refused, tool.Denied, d.err.Error()))
 	case waits && effectOf(d.tool).Repeatable():
-		return next{turn: pending.Turn}, nil
+		return next{turn: pending.Turn, uid: pending.UID}, nil
 	case waits:
 		return next{}, in.Record(e.failed(Unknown, tool.OutcomeUnknown, unknown+"its result comes later, and the call cannot be made again to get it"+findOut))
 	case d.err == nil:

@@ -153,6 +153,8 @@ type Call struct {
 	CallID string
 	// Attempt is 1 for the first time that the call is made, and more when it may have been made before.
 	Attempt int
+	// TurnUID is the UID of the Turn that an earlier attempt of the call of a sub-agent has begun; empty where that is not known.
+	TurnUID string
 	// Arguments are a JSON object.
 	Arguments json.RawMessage
 	// Left is what the Turn may still take.
@@ -196,8 +198,8 @@ type Spent struct {
 // Pending is returned for a call that was begun and whose result comes later, as that of a sub-agent. The Turn is parked; when
 // it goes on, the call is made again and then has its result.
 type Pending struct {
-	// Turn is the name of the Turn whose end is waited for.
-	Turn string
+	// Turn is the name of the Turn whose end is waited for, and UID its UID; empty where that is not known.
+	Turn, UID string
 }
 
 // Error says what is waited for.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
@@ -180,7 +181,14 @@ func (r *run) countsOf(t *tally) Counts {
 
 // tell says what the Turn has done by now.
 func (r *run) tell() {
-	if r.in.Progress != nil {
-		r.in.Progress(Progress{Counts: r.counts(), Calls: r.past.tally.newest()})
+	if r.in.Progress == nil {
+		return
 	}
+	p := Progress{Counts: r.counts(), Calls: r.past.tally.newest(), SubAgents: subAgents(&r.past.loop)}
+	spendings := r.spendings()
+	for _, s := range spendings {
+		p.Usage = p.Usage.Add(s.Usage)
+	}
+	p.Cost = finalize.Total(spendings)
+	r.in.Progress(p)
 }

@@ -31,10 +31,15 @@ func deletedIn(meanwhile func()) (turn.Input, *script) {
 	return in, s
 }
 
+// nobody are the Turns of sub-agents of a Turn that has none.
+func nobody(context.Context, turn.Gone, loop.Intent, string) (tool.Result, error) {
+	return tool.Result{}, errors.New("the Turn has no sub-agents")
+}
+
 // charge charges the Turn a to its Session.
 func charge(t *testing.T, j journal.Journal) *turn.Place {
 	t.Helper()
-	a, err := engine(j).Abandoned(t.Context(), "a")
+	a, err := engine(j).Abandoned(t.Context(), "a", nobody)
 	if err != nil || a == nil {
 		t.Fatalf("Abandoned: %v, %v; want what it took", a, err)
 	}
@@ -105,7 +110,7 @@ func TestWhatThereIsNothingToChargeOf(t *testing.T) {
 			tc.change(&in)
 			mustRun(t, j, in)
 			before := len(entries(t, j, tc.uid))
-			if a, err := engine(j).Abandoned(t.Context(), tc.uid); a != nil || err != nil {
+			if a, err := engine(j).Abandoned(t.Context(), tc.uid, nobody); a != nil || err != nil {
 				t.Errorf("Abandoned = %+v, %v; want nothing", a, err)
 			}
 			if n := len(entries(t, j, tc.uid)); n != before {

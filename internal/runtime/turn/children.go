@@ -21,9 +21,12 @@ func (r *run) collect() error {
 		if c.Intent == nil || c.Finish != nil || !r.isSubAgent(c.Intent.Name) {
 			continue
 		}
-		result, err := r.in.Child(r.life, *c.Intent)
+		result, err := r.in.Child(r.life, *c.Intent, r.past.loop.TurnUID(c.Step, c.Call.ID))
 		if pending, ok := errors.AsType[*tool.Pending](err); ok {
 			waits.Turns = append(waits.Turns, pending.Turn)
+			if pending.UID != "" {
+				waits.Begun = append(waits.Begun, loop.Begun{Step: c.Step, CallID: c.Call.ID, TurnUID: pending.UID})
+			}
 			continue
 		}
 		if err != nil {

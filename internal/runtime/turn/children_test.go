@@ -43,7 +43,7 @@ func TestATurnThatEndsWhileASubAgentWorks(t *testing.T) {
 			}
 			var asked []string
 			working := true
-			in.Child = func(_ context.Context, i loop.Intent) (tool.Result, error) {
+			in.Child = func(_ context.Context, i loop.Intent, _ string) (tool.Result, error) {
 				asked = append(asked, i.Name)
 				if working {
 					return tool.Result{}, &tool.Pending{Turn: "child"}

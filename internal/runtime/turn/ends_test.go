@@ -478,9 +478,10 @@ func TestProgress(t *testing.T) {
 	asked := turn.CallRecord{CallID: "c1", Name: "find", Step: 1}
 	done := asked
 	done.Outcome, done.Bytes = loop.Succeeded, 5
+	used, cost := model.Usage{InputTokens: 1010, OutputTokens: 100}, &finalize.Cost{Amount: "0.00201", Currency: "USD"} // with the failed request
 	want := []turn.Progress{
-		{Counts: turn.Counts{Steps: 1, ModelRequests: 2, ModelRetries: 1}, Calls: []turn.CallRecord{asked}},
-		{Counts: turn.Counts{Steps: 1, ModelRequests: 2, ModelRetries: 1, ToolCalls: 1}, Calls: []turn.CallRecord{done}},
+		{Counts: turn.Counts{Steps: 1, ModelRequests: 2, ModelRetries: 1}, Calls: []turn.CallRecord{asked}, Usage: used, Cost: cost},
+		{Counts: turn.Counts{Steps: 1, ModelRequests: 2, ModelRetries: 1, ToolCalls: 1}, Calls: []turn.CallRecord{done}, Usage: used, Cost: cost},
 	} // of the answer its end tells
 	if diff := cmp.Diff(want, told); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

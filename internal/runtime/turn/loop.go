@@ -109,8 +109,8 @@ func (r *run) loopInput(start int) *loop.Input {
 // waited for, or why that could not be written.
 func (r *run) park(waits *loop.Parked) error {
 	news := r.wrote
-	if r.began {
-		if err := r.record(journal.Record{Kind: journal.RunParked, Payload: parked{len(waits.Approvals), waits.Turns}}); err != nil {
+	if r.began && !r.gone {
+		if err := r.record(journal.Record{Kind: journal.RunParked, Payload: parked{len(waits.Approvals), waits.Turns, waits.Begun}}); err != nil {
 			return err
 		}
 	}

@@ -42,7 +42,7 @@ func (p *past) apply(e journal.Entry) error {
 		return nil
 	case journal.RunParked:
 		p.parks++
-		return nil
+		return p.loop.Apply(e)
 	case journal.ToolsExposed:
 		if err := read(e, &p.exposure); err != nil {
 			return err

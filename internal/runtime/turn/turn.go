@@ -11,8 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
@@ -52,8 +54,8 @@ type Input struct {
 	// shows. If Decide is nil, calls are never decided.
 	Decide func(ctx context.Context, a loop.Approval) (*loop.Decision, error)
 	// Child returns what the Turn of a call of a sub-agent took that has ended, or a *tool.Pending. It is asked about calls without
-	// a result when the Turn ends before them; nil is never asked.
-	Child func(ctx context.Context, call loop.Intent) (tool.Result, error)
+	// a result when the Turn ends before them; nil is never asked. uid is the UID of the Turn, empty where that is not known.
+	Child func(ctx context.Context, call loop.Intent, uid string) (tool.Result, error)
 	// Output is the JSON Schema of the answer; empty for none.
 	Output json.RawMessage
 	// ReflectEvery has the model check its draft in every Turn of a Session whose number is a multiple of it; 0 never.
@@ -104,6 +106,11 @@ type Progress struct {
 	Counts Counts
 	// Calls are the newest that the model has asked for, at most MaxCalls, oldest first.
 	Calls []CallRecord
+	// Usage over all models, and its Cost; Cost is nil where a model that was used has no price.
+	Usage model.Usage
+	Cost  *finalize.Cost
+	// SubAgents is what the Turns of sub-agents took whose answers the Turn has; nil if there were none.
+	SubAgents *SubAgents
 }
 
 // MaxCalls is how many calls a result lists.
@@ -220,6 +227,8 @@ type parked struct {
 	Approvals int `json:"approvals,omitempty"`
 	// Turns are the names of the Turns of sub-agents that have not ended.
 	Turns []string `json:"turns,omitempty"`
+	// Begun are the calls that have begun these Turns.
+	Begun []loop.Begun `json:"begun,omitempty"`
 }
 
 // errCancelled is the cause of a context whose Turn was cancelled.
@@ -254,6 +263,8 @@ type run struct {
 	affects bool
 	// began says whether this run has written anything, and wrote whether anything but that a call is about to be made.
 	began, wrote bool
+	// gone is true for the end of a Turn whose object is gone: it is no run, and is not parked.
+	gone bool
 }
 
 // finish brings the Turn to its end and writes that down.

@@ -1,0 +1,112 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// account completes the end of a Turn whose journal is lost: it takes in what the Turns of sub-agents took, and charges the Session.
+// It returns cut then, a *loop.Parked while such a Turn has not ended, and an *unreadError if it must be tried again.
+func (r *run) account(ctx context.Context, cut *cutOffError) error {
+	var err error
+	if cut.subAgents, err = r.gather(ctx); err != nil {
+		return err
+	}
+	place, err := r.chargeKnown(ctx, func(t *v1alpha1.Turn) { r.cutShort(t, cut) })
+	if err != nil {
+		return err
+	}
+	r.executor.total(ctx, r.turn, place, r.executor.Now())
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return cut
+}
+
+// cutShort puts the end of a Turn whose journal is lost into its status, which is then written.
+func (r *run) cutShort(t *v1alpha1.Turn, cut *cutOffError) {
+	r.progress.tell(t)
+	translate.TakeIn(t, cut.subAgents)
+	translate.CutOff(t, cut.stop, cut.message, cut.loss, r.executor.Now())
+}
+
+// gather returns what the Turns of sub-agents took, as their status says. It asks for the end of each that has not ended: nobody has
+// a use for its answer. Then it returns a *loop.Parked.
+func (r *run) gather(ctx context.Context) ([]*tool.Spent, error) {
+	var turns v1alpha1.TurnList
+	label := client.MatchingLabels{translate.ParentLabel: translate.ParentLabelOf(r.turn.Name)}
+	if err := r.executor.Reader.List(ctx, &turns, client.InNamespace(r.turn.Namespace), label); err != nil {
+		return nil, &unreadError{fmt.Errorf("failed to list the turns of sub-agents: %w", err)}
+	}
+	var spent []*tool.Spent
+	waits := &loop.Parked{}
+	for i := range turns.Items {
+		child := &turns.Items[i]
+		owner, owned := translate.Parent(child)
+		switch {
+		case !owned || owner.UID != r.turn.UID:
+		case child.IsFinished():
+			spent = append(spent, translate.Spent(child))
+		default:
+			if err := r.cancelChild(ctx, child); err != nil {
+				return nil, err
+			}
+			waits.Turns = append(waits.Turns, child.Name)
+		}
+	}
+	if len(waits.Turns) > 0 {
+		return nil, waits
+	}
+	return spent, nil
+}
+
+// cancelChild asks for the end of the Turn of a sub-agent.
+func (r *run) cancelChild(ctx context.Context, child *v1alpha1.Turn) error {
+	if child.Spec.DesiredState == v1alpha1.DesiredStateCancelled || !child.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	before := child.DeepCopy()
+	child.Spec.DesiredState = v1alpha1.DesiredStateCancelled
+	if err := r.executor.Client.Patch(ctx, child, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		return &unreadError{fmt.Errorf("failed to cancel turn %q of a sub-agent: %w", child.Name, err)}
+	}
+	return nil
+}
+
+// chargeKnown adds a Turn that ends without a result of the engine to the history of its Session, with what its status says by its
+// end. It returns the place of the Turn there, and nil if there is nothing to charge: the Turn has no Session, or is not known to
+// have asked a model, or its Session is gone or cannot be read.
+func (r *run) chargeKnown(ctx context.Context, end func(*v1alpha1.Turn)) (*turn.Place, error) {
+	e := r.executor
+	s, err := e.session(ctx, r.turn)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	t := r.turn.DeepCopy()
+	r.progress.tell(t)
+	asked := t.Status.Steps != nil && t.Status.Steps.ModelRequests > 0
+	end(t)
+	if start := t.Status.StartTime; !asked && t.Status.Usage == nil && t.Status.SubAgentUsage == nil || start != nil && s.CreationTimestamp.After(start.Time) {
+		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
+	}
+	known := turn.Session{UID: string(s.UID), Name: s.Name, Known: translate.KnownTotals(s)}
+	place, err := e.Engine.ChargeKnown(ctx, known, translate.Account(t), translate.HasCounted(s, t))
+	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
+		e.Log.Error(err, "Failed to charge a turn to its session, whose history cannot be read", "turn", r.key(), "session", s.Name)
+		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
+	}
+	if err != nil {
+		return nil, &unreadError{err}
+	}
+	return place, nil
+}

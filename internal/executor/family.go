@@ -1,0 +1,66 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// family finds out what the Turns of sub-agents took: as their status says, or as their journals say where they are gone.
+type family struct {
+	reader client.Reader
+	engine *turn.Engine
+}
+
+// took returns what the Turn of a call took, or a *tool.Pending while it has not ended. uid is its UID, empty where that is not known.
+// A Turn that belongs to somebody else by now, as after a deletion of its parent alone, took nothing for this parent.
+func (f family) took(ctx context.Context, parent turn.Gone, call loop.Intent, uid string) (tool.Result, error) {
+	object := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: parent.Namespace, Name: parent.Name, UID: types.UID(parent.UID)}}
+	var child v1alpha1.Turn
+	key := client.ObjectKey{Namespace: parent.Namespace, Name: translate.ChildName(object, call.Step, call.CallID)}
+	err := f.reader.Get(ctx, key, &child)
+	if client.IgnoreNotFound(err) != nil {
+		return tool.Result{}, &unreadError{fmt.Errorf("failed to get turn %q of a sub-agent: %w", key.Name, err)}
+	}
+	if apierrors.IsNotFound(err) || uid != "" && string(child.UID) != uid {
+		spent, err := f.left(ctx, uid)
+		return tool.Result{Spent: spent}, err
+	}
+	owner, owned := translate.Parent(&child)
+	switch {
+	case !owned || string(owner.UID) != parent.UID:
+		return tool.Result{}, nil
+	case !child.IsFinished():
+		return tool.Result{}, &tool.Pending{Turn: child.Name, UID: string(child.UID)}
+	}
+	return tool.Result{Spent: translate.Spent(&child), Descendants: translate.Descendants(&child)}, nil
+}
+
+// left returns what a Turn took whose object is gone, or a *tool.Pending while a Turn of its own sub-agents has not ended. It returns
+// nil where nothing is known: its UID is not, or its journal is gone or cannot be read.
+func (f family) left(ctx context.Context, uid string) (*tool.Spent, error) {
+	if uid == "" {
+		return nil, nil //nolint:nilnil // because "not known" is an answer, not an error
+	}
+	spent, err := f.engine.Spent(ctx, uid, f.took)
+	waits, isParked := errors.AsType[*loop.Parked](err)
+	switch {
+	case isParked:
+		return nil, &tool.Pending{Turn: waits.Turns[0]}
+	case errors.Is(err, journal.ErrDamaged), errors.Is(err, journal.ErrNewer):
+		return nil, nil //nolint:nilnil // because "not known" is an answer, not an error
+	}
+	return spent, err
+}
