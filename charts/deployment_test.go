@@ -118,7 +118,7 @@ func TestSkillsAreMountedWhereTheFlagLooks(t *testing.T) {
 func TestArguments(t *testing.T) {
 	defaults := []string{
 		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan", "--leader-elect=true", "--journal-retention=24h",
-		"--max-concurrent-turns=1000", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081",
+		"--max-concurrent-turns=0", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081",
 		"--log-format=json", "--log-level=info", "--shutdown-grace-seconds=25", "--probe-interval-seconds=60",
 		"--approval-policy=capstan-system-capstan-toolapprovals",
 	}

@@ -130,7 +130,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"NamespaceTwice":      {[]string{"watchNamespaces={a,a}"}, []string{"/watchNamespaces"}},
 		"LogLevel":            {[]string{"log.level=loud"}, []string{"/log/level", "'debug', 'info', 'error'"}},
 		"LogFormat":           {[]string{"log.format=xml"}, []string{"/log/format", "'json', 'console'"}},
-		"NoTurns":             {[]string{"maxConcurrentTurns=0"}, []string{"/maxConcurrentTurns", "want 1"}},
+		"FewerThanNoTurns":    {[]string{"maxConcurrentTurns=-1"}, []string{"/maxConcurrentTurns", "want 0"}},
 		"Digest":              {[]string{"image.digest=sha1:abc"}, []string{"/image/digest"}},
 		"PullPolicy":          {[]string{"image.pullPolicy=Sometimes"}, []string{"/image/pullPolicy", "'IfNotPresent'"}},
 		"Root":                {[]string{"runAsUser=0"}, []string{"/runAsUser", "want 1"}},

@@ -62,6 +62,11 @@ Every flag can be set by an environment variable instead: CAPSTAN_ and the flag'
 			if err := o.Validate(); err != nil {
 				return err
 			}
+			limit, err := o.Memory()
+			if err != nil {
+				return err
+			}
+			limit.Apply()
 			log := zap.New(zap.UseDevMode(o.LogFormat == "console"), zap.Level(level(o.LogLevel)), zap.StacktraceLevel(zapcore.PanicLevel))
 			ctrl.SetLogger(log)
 			klog.SetLogger(log)

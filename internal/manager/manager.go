@@ -69,6 +69,13 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if err != nil {
 		return err
 	}
+	limit, err := o.Memory()
+	if err != nil {
+		return err
+	}
+	if o.MaxConcurrentTurns == 0 {
+		o.MaxConcurrentTurns = limit.Turns()
+	}
 	clock := apiclock.New(o.Hooks.clock(), metrics.ClockOffset, log.WithName("clock"))
 	p := &parts{options: o, shared: at.shared(), now: clock.Now, local: o.Hooks.clock(), log: log}
 	if p.policy, err = o.netPolicy(); err != nil {
@@ -129,7 +136,8 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if err := p.add(ctx); err != nil {
 		return err
 	}
-	log.WithValues(at.shown()...).Info("Starting", "roles", o.Roles, "executor", o.ExecutorName)
+	log.WithValues(at.shown()...).Info("Starting", "roles", o.Roles, "executor", o.ExecutorName, "capacity", o.MaxConcurrentTurns,
+		"memoryLimit", limit.Bytes, "memoryLimitFrom", limit.Source, "goMemoryLimit", limit.Go)
 	return p.manager.Start(ctx)
 }
 

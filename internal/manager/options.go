@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/memory"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -52,8 +53,10 @@ type Options struct {
 	WatchNamespaces []string
 	// LeaderElect makes the controller wait until no other leads, and the executor too if the store belongs to one process.
 	LeaderElect bool
-	// MaxConcurrentTurns is how many Turns this process runs at once, at least 1.
+	// MaxConcurrentTurns is how many Turns this process runs at once, at least 1; 0 for as many as its memory holds.
 	MaxConcurrentTurns int
+	// MemoryLimit is how much memory the process may use, as a quantity such as 512Mi; empty for what its cgroup or its machine says.
+	MemoryLimit string
 	// MetricsBindAddress and HealthProbeBindAddress are host:port; "0" for none.
 	MetricsBindAddress, HealthProbeBindAddress string
 	// ReadBindAddress is the host:port of the read API; "0" for none. Beyond the loopback it needs ReadTLSCertFile and
@@ -94,7 +97,8 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.ExecutorName, "executor-name", strings.ToLower(host), "name that Turns are bound to, the same after a restart; default: the host name, which is the pod's name")
 	f.StringSliceVar(&o.WatchNamespaces, "watch-namespaces", nil, "namespaces whose objects count, separated by commas; default: all")
 	f.BoolVar(&o.LeaderElect, "leader-elect", false, "control only while no other manager leads; needed for more than one replica with the role controller. Executors that share a PostgreSQL work all the same; with SQLite, who does not lead runs no Turns")
-	f.IntVar(&o.MaxConcurrentTurns, "max-concurrent-turns", 1000, "how many Turns this process runs at once; more wait as Queued")
+	f.IntVar(&o.MaxConcurrentTurns, "max-concurrent-turns", 0, "how many Turns this process runs at once; more wait as Queued. 0 is as many as the memory limit holds: two thirds of what GOMEMLIMIT has beyond 56 MiB, at 96 KiB a Turn, from 16 to 10000")
+	f.StringVar(&o.MemoryLimit, "memory-limit", "", "how much memory this process may use, as a quantity of at least 64Mi such as 512Mi; default: the limit of its cgroup, else a quarter of the machine's memory. GOMEMLIMIT is a tenth less, and at least 24 MiB less, unless the environment sets it")
 	f.StringVar(&o.MetricsBindAddress, "metrics-bind-address", "127.0.0.1:8080", `address of /metrics (plain HTTP), "0" for none`)
 	f.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", "127.0.0.1:8081", `address of /healthz and /readyz, "0" for none`)
 	f.StringVar(&o.ReadBindAddress, "read-bind-address", "127.0.0.1:8082", `address of the read API, which serves the journals of Turns to who may get turns/log, "0" for none; one that is not of this machine alone needs --read-tls-cert-file and --read-tls-key-file`)
@@ -111,6 +115,15 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringToStringVar(&o.Limits, "limits", nil, "ceilings of the limits of all Turns, by the names of the fields of limits, such as maxSteps=20,timeoutSeconds=600,maxTokens=500000,maxCost=2.50; of these, the Agent's and the Turn's limits the lowest holds. A ceiling is no default. All processes must have the same")
 	f.StringVar(&o.ApprovalPolicy, "approval-policy", approvals.DefaultPolicy, "name of the ValidatingAdmissionPolicy, and of its binding, by which the API server lets nobody decide about a call of a tool in the name of another; while they are not there, no decision is used. config/policy and the chart install them")
 	f.BoolVar(&o.TrustDecidedBy, "trust-decided-by", false, "use decisions about calls of tools without that policy: only where something else makes sure that spec.decidedBy of a ToolApproval is the user who creates it")
+}
+
+// Memory returns how much memory the process may use.
+func (o *Options) Memory() (memory.Limit, error) {
+	given, err := memory.Parse(o.MemoryLimit)
+	if err != nil {
+		return memory.Limit{}, fmt.Errorf("--memory-limit: %w", err)
+	}
+	return memory.Detect(given)
 }
 
 // netPolicy says which addresses tool servers and model providers may be reached at.
@@ -148,7 +161,9 @@ func (o *Options) Validate() error {
 	for _, ns := range o.WatchNamespaces {
 		check(len(validation.IsDNS1123Label(ns)) == 0, "--watch-namespaces: %q must be the name of a namespace", ns)
 	}
-	check(o.MaxConcurrentTurns >= 1 && o.MaxConcurrentTurns <= 100_000, "--max-concurrent-turns %d must be from 1 to 100000", o.MaxConcurrentTurns)
+	check(o.MaxConcurrentTurns >= 0 && o.MaxConcurrentTurns <= 100_000, "--max-concurrent-turns %d must be from 1 to 100000, or 0 for as many as the memory holds", o.MaxConcurrentTurns)
+	_, wrong := memory.Parse(o.MemoryLimit)
+	check(wrong == nil, "--memory-limit: %w", wrong)
 	check(o.LogFormat == "json" || o.LogFormat == "console", "--log-format %q must be json or console", o.LogFormat)
 	check(o.LogLevel == "error" || o.LogLevel == "info" || o.LogLevel == "debug", "--log-level %q must be error, info or debug", o.LogLevel)
 	check(o.ShutdownGraceSeconds >= 0 && o.ShutdownGraceSeconds <= 3600, "--shutdown-grace-seconds %d must be from 0 to 3600", o.ShutdownGraceSeconds)
@@ -159,7 +174,7 @@ func (o *Options) Validate() error {
 		_, _, err := net.SplitHostPort(address)
 		check(address == "0" || err == nil, "--%s %q must be host:port, :port, or 0 for none", flag, address)
 	}
-	wrong := readapi.CheckAddress(o.ReadBindAddress, o.ReadTLSCertFile, o.ReadTLSKeyFile)
+	wrong = readapi.CheckAddress(o.ReadBindAddress, o.ReadTLSCertFile, o.ReadTLSKeyFile)
 	check(wrong == nil, "%w", wrong)
 	check(o.JournalRetention >= 0 && o.JournalRetention <= maxRetention, "--journal-retention %s must be from 0 to %s", o.JournalRetention, maxRetention)
 	check(o.ApprovalPolicy == "" || len(validation.IsDNS1123Subdomain(o.ApprovalPolicy)) == 0, "--approval-policy %q must be the name of a ValidatingAdmissionPolicy", o.ApprovalPolicy)

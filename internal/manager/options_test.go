@@ -35,7 +35,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 	want := Options{
 		Roles: []string{RoleController, RoleExecutor}, JournalRetention: 24 * time.Hour,
-		DataDir: "data", Namespace: "capstan-system", ExecutorName: "manager-0", MaxConcurrentTurns: 1000,
+		DataDir: "data", Namespace: "capstan-system", ExecutorName: "manager-0",
 		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082", LogFormat: "json", LogLevel: "info",
 		ShutdownGraceSeconds: 25, ProbeIntervalSeconds: 60, ApprovalPolicy: "capstan-toolapprovals",
 	}
@@ -54,6 +54,7 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 		{"CAPSTAN_WATCH_NAMESPACES", "[a,b]", "watch-namespaces"},
 		{"CAPSTAN_LEADER_ELECT", "true", "leader-elect"},
 		{"CAPSTAN_MAX_CONCURRENT_TURNS", "7", "max-concurrent-turns"},
+		{"CAPSTAN_MEMORY_LIMIT", "300Mi", "memory-limit"},
 		{"CAPSTAN_METRICS_BIND_ADDRESS", ":1", "metrics-bind-address"},
 		{"CAPSTAN_HEALTH_PROBE_BIND_ADDRESS", ":2", "health-probe-bind-address"},
 		{"CAPSTAN_READ_BIND_ADDRESS", ":3", "read-bind-address"},
@@ -94,8 +95,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 25 {
-		t.Errorf("there are %d flags; the table above has 25", count)
+	if count != 26 {
+		t.Errorf("there are %d flags; the table above has 26", count)
 	}
 }
 
@@ -126,7 +127,9 @@ func TestValidate(t *testing.T) {
 		"a long executor name":      {func(o *Options) { o.ExecutorName = strings.Repeat("a", 201) }, "at most 200 characters"},
 		"no namespace":              {func(o *Options) { o.Namespace = "" }, "--namespace"},
 		"a namespace with a dot":    {func(o *Options) { o.WatchNamespaces = []string{"a", "b.c"} }, `--watch-namespaces: "b.c"`},
-		"no Turns":                  {func(o *Options) { o.MaxConcurrentTurns = 0 }, "--max-concurrent-turns 0 must be from 1 to 100000"},
+		"fewer than no Turns":       {func(o *Options) { o.MaxConcurrentTurns = -1 }, "--max-concurrent-turns -1 must be from 1 to 100000"},
+		"memory without a number":   {func(o *Options) { o.MemoryLimit = "much" }, `--memory-limit: "much" must be a quantity of bytes such as 512Mi`},
+		"too little memory":         {func(o *Options) { o.MemoryLimit = "32Mi" }, `--memory-limit: "32Mi" must be at least 64Mi`},
 		"too many Turns":            {func(o *Options) { o.MaxConcurrentTurns = 100_001 }, "--max-concurrent-turns"},
 		"an unknown log format":     {func(o *Options) { o.LogFormat = "xml" }, `--log-format "xml" must be json or console`},
 		"an unknown log level":      {func(o *Options) { o.LogLevel = "" }, "--log-level"},
@@ -166,7 +169,7 @@ func TestValidate(t *testing.T) {
 
 func TestValidateTellsAllAtOnce(t *testing.T) {
 	err := (&Options{}).Validate()
-	for _, flag := range []string{"--executor-name", "--namespace", "--max-concurrent-turns", "--log-format", "--probe-interval-seconds"} {
+	for _, flag := range []string{"--executor-name", "--namespace", "--log-format", "--log-level", "--probe-interval-seconds"} {
 		if err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("the error must name %s: %v", flag, err)
 		}

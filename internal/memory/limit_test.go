@@ -1,0 +1,106 @@
+package memory
+
+import (
+	"errors"
+	"math"
+	"os"
+	"runtime/debug"
+	"testing"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+)
+
+const gibibyte = 1 << 30
+
+func none() (uint64, error) { return 0, memlimit.ErrNoLimit }
+
+func fails() (uint64, error) { return 0, errors.New("no /proc here") }
+
+func TestDetect(t *testing.T) {
+	for name, c := range map[string]struct {
+		given           int64
+		cgroup, machine memlimit.Provider
+		bytes           int64
+		source          Source
+	}{
+		"given":                        {given: 300 * mebibyte, cgroup: memlimit.Limit(512 * mebibyte), machine: memlimit.Limit(8 * gibibyte), bytes: 300 * mebibyte, source: FromFlag},
+		"cgroup":                       {cgroup: memlimit.Limit(512 * mebibyte), machine: memlimit.Limit(8 * gibibyte), bytes: 512 * mebibyte, source: FromCgroup},
+		"no limit":                     {cgroup: none, machine: memlimit.Limit(8 * gibibyte), bytes: 2 * gibibyte, source: FromMachine},
+		"a limit that limits nothing":  {cgroup: memlimit.Limit(math.MaxInt64), machine: memlimit.Limit(8 * gibibyte), bytes: 2 * gibibyte, source: FromMachine},
+		"a cgroup that cannot be read": {cgroup: fails, machine: memlimit.Limit(4 * gibibyte), bytes: gibibyte, source: FromMachine},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := detect(c.given, c.cgroup, c.machine)
+			if err != nil || l.Bytes != c.bytes || l.Source != c.source {
+				t.Errorf("detect = %+v, %v, want %d bytes of the %s", l, err, c.bytes, c.source)
+			}
+		})
+	}
+	if l, err := detect(0, fails, fails); err == nil {
+		t.Errorf("detect = %+v where nothing can be read, want an error that names --memory-limit", l)
+	}
+}
+
+// TestSharesOfALimit states what is made of the limits that the documentation names.
+func TestSharesOfALimit(t *testing.T) {
+	for _, c := range []struct {
+		limit, goLimit, turns, budget int64
+	}{
+		{limit: 64 * mebibyte, goLimit: 40 * mebibyte, turns: 16, budget: 8 * mebibyte},
+		{limit: 128 * mebibyte, goLimit: 104 * mebibyte, turns: 341, budget: 16 * mebibyte},
+		{limit: 512 * mebibyte, goLimit: 512*mebibyte - 512*mebibyte/10, turns: 2878, budget: (512*mebibyte - 512*mebibyte/10 - base) / 3},
+		{limit: 4 * gibibyte, goLimit: 4*gibibyte - 4*gibibyte/10, turns: 10_000, budget: (4*gibibyte - 4*gibibyte/10 - base) / 3},
+	} {
+		l := limitOf(c.limit, FromCgroup)
+		if l.Go != c.goLimit || int64(l.Turns()) != c.turns || l.Budget() != c.budget {
+			t.Errorf("limitOf(%d MiB): Go %d, %d Turns, budget %d, want %d, %d, %d", c.limit/mebibyte, l.Go, l.Turns(), l.Budget(), c.goLimit, c.turns, c.budget)
+		}
+		if taken := base + int64(l.Turns())*TurnBytes + l.Budget(); taken > l.Go && c.limit > 100*mebibyte {
+			t.Errorf("limitOf(%d MiB): base, Turns and budget take %d bytes, want at most the soft limit %d", c.limit/mebibyte, taken, l.Go)
+		}
+	}
+}
+
+// TestApplyKeepsGOMEMLIMIT: who sets GOMEMLIMIT knows more of the machine than the manager does.
+func TestApplyKeepsGOMEMLIMIT(t *testing.T) {
+	before := debug.SetMemoryLimit(-1)
+	t.Cleanup(func() { debug.SetMemoryLimit(before) })
+
+	t.Setenv("GOMEMLIMIT", "105MiB")
+	debug.SetMemoryLimit(105 * mebibyte) // as the runtime does at the start of a process
+	l, err := Detect(512 * mebibyte)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Apply()
+	if now := debug.SetMemoryLimit(-1); now != 105*mebibyte || l.Go != now {
+		t.Errorf("with GOMEMLIMIT=105MiB the soft limit is %d and known as %d, want it as it was set", now, l.Go)
+	}
+	if turns := l.Turns(); turns != int((105*mebibyte-base)*2/3/TurnBytes) {
+		t.Errorf("with GOMEMLIMIT=105MiB there are %d Turns, want as many as fit into that", turns)
+	}
+
+	if err := os.Unsetenv("GOMEMLIMIT"); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = Detect(512 * mebibyte); err != nil {
+		t.Fatal(err)
+	}
+	l.Apply()
+	if now := debug.SetMemoryLimit(-1); now != 512*mebibyte-512*mebibyte/10 {
+		t.Errorf("the soft limit is %d, want nine tenths of the limit", now)
+	}
+}
+
+func TestParse(t *testing.T) {
+	for text, want := range map[string]int64{"": 0, "512Mi": 512 * mebibyte, "1G": 1_000_000_000, "67108864": 64 * mebibyte} {
+		if got, err := Parse(text); err != nil || got != want {
+			t.Errorf("Parse(%q) = %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"much", "63Mi", "-1Gi", "0"} {
+		if got, err := Parse(text); err == nil {
+			t.Errorf("Parse(%q) = %d, want an error", text, got)
+		}
+	}
+}
