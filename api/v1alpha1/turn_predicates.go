@@ -142,8 +142,13 @@ func (s *TurnSpec) CheckSize() error {
 	if err != nil {
 		return fmt.Errorf("failed to marshal the spec: %w", err)
 	}
-	if len(data) > MaxSpecBytes {
-		return fmt.Errorf("spec is %d bytes of JSON and must be at most %d: shorten message, history, context or shaping, or put texts into a ConfigMap", len(data), MaxSpecBytes)
+	return CheckSpecBytes(len(data))
+}
+
+// CheckSpecBytes returns an error that says what to do if a spec whose JSON has this length is over MaxSpecBytes.
+func CheckSpecBytes(size int) error {
+	if size > MaxSpecBytes {
+		return fmt.Errorf("spec is %d bytes of JSON and must be at most %d: shorten message, history, context or shaping, or put texts into a ConfigMap", size, MaxSpecBytes)
 	}
 	return nil
 }

@@ -339,9 +339,11 @@ func TestDecide(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := decide(view{turn: tc.turn, agent: tc.agent, executorLives: tc.lives, missing: tc.missing, recheck: tc.recheck, now: now})
-			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(decision{})); diff != "" {
-				t.Errorf("the decision is another (-want +got):\n%s", diff)
+			for _, turn := range wholeAndStripped(tc.turn) {
+				got := decide(view{turn: turn, agent: tc.agent, executorLives: tc.lives, missing: tc.missing, recheck: tc.recheck, now: now})
+				if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(decision{})); diff != "" {
+					t.Errorf("the decision is another (-want +got):\n%s", diff)
+				}
 			}
 		})
 	}

@@ -153,7 +153,7 @@ func whenSuspended(v view) (decision, bool) {
 }
 
 func whenSpecTooLarge(v view) (decision, bool) {
-	err := v.turn.Spec.CheckSize()
+	err := checkSize(v.turn)
 	if err == nil {
 		return decision{}, false
 	}

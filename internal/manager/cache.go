@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,7 +20,7 @@ func cacheOptions(o Options) cache.Options {
 	options := cache.Options{
 		DefaultTransform: withoutBookkeeping,
 		ByObject: map[client.Object]cache.ByObject{
-			&v1alpha1.Turn{}:    {Field: turnsOf(o)},
+			&v1alpha1.Turn{}:    {Field: turnsOf(o), Transform: withoutRequests(o.ExecutorName)},
 			&corev1.ConfigMap{}: {Transform: identityOnly},
 			&coordinationv1.Lease{}: {
 				Namespaces: map[string]cache.Config{o.Namespace: {}},
@@ -61,4 +62,16 @@ func withoutBookkeeping(in any) (any, error) {
 		o.SetAnnotations(a)
 	}
 	return in, nil
+}
+
+// withoutRequests strips Turns that this process does not run: thousands of them may wait, and what they ask is read when they are
+// bound. Those that are bound to this executor stay whole, because it runs them.
+func withoutRequests(executorName string) toolscache.TransformFunc {
+	return func(in any) (any, error) {
+		out, err := withoutBookkeeping(in)
+		if t, ok := out.(*v1alpha1.Turn); ok && t.BoundTo() != executorName {
+			controller.Strip(t)
+		}
+		return out, err
+	}
 }

@@ -49,3 +49,25 @@ func TestTheCacheKeepsNoBookkeeping(t *testing.T) {
 		t.Errorf("got %v, %v; want what is no object as it was", got, err)
 	}
 }
+
+// TestTheCacheHoldsNoRequestsOfTurnsThatDoNotRunHere: thousands of suspended Turns of 96 KiB each do not fill the memory.
+func TestTheCacheHoldsNoRequestsOfTurnsThatDoNotRunHere(t *testing.T) {
+	for name, tc := range map[string]struct {
+		executor *v1alpha1.ExecutorBinding
+		want     string
+	}{
+		"waits":           {nil, ""},
+		"runs here":       {&v1alpha1.ExecutorBinding{Name: "capstan-3", Epoch: 1}, "Hello"},
+		"runs elsewhere":  {&v1alpha1.ExecutorBinding{Name: "capstan-4", Epoch: 1}, ""},
+		"was handed back": {&v1alpha1.ExecutorBinding{Epoch: 1}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Message: "Hello"}, Status: v1alpha1.TurnStatus{Executor: tc.executor}}
+			out, err := withoutRequests("capstan-3")(in)
+			got, ok := out.(*v1alpha1.Turn)
+			if err != nil || !ok || got.Spec.Message != tc.want {
+				t.Errorf("the cache keeps %v, %v, want the message %q", out, err, tc.want)
+			}
+		})
+	}
+}

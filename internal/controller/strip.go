@@ -1,0 +1,66 @@
+package controller
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+const (
+	// annotationSpecBytes is where a stripped Turn has the length of the JSON of its spec. Only the cache has it: a write of status does
+	// not touch annotations, and a user's own value is replaced.
+	annotationSpecBytes = "cache.capstan.dev/spec-bytes"
+	// ownPrefix begins the labels that this package reads.
+	ownPrefix = "capstan.dev/"
+)
+
+// Strip removes from a Turn what no decision about it needs: the texts of its request, the schema of its answer, and what others note
+// on it. The Turn may be stripped already. A stripped Turn can be written with its status, or be patched; the API server refuses it
+// as a whole object, because its message is empty.
+func Strip(t *v1alpha1.Turn) {
+	if isStripped(t) {
+		return
+	}
+	// A spec always marshals: it came as JSON.
+	size, _ := json.Marshal(&t.Spec)
+	for name := range t.Labels {
+		if !strings.HasPrefix(name, ownPrefix) {
+			delete(t.Labels, name)
+		}
+	}
+	t.Annotations = map[string]string{annotationSpecBytes: strconv.Itoa(len(size))}
+	s := &t.Spec
+	s.Message, s.Parameters, s.History, s.Shaping, s.Guardrails, s.Output = "", nil, nil, nil, nil, nil
+	s.Context = strippedContext(s.Context)
+}
+
+// isStripped reports whether a Turn was stripped: the API server has none with an empty message.
+func isStripped(t *v1alpha1.Turn) bool {
+	return t.Spec.Message == "" && t.Annotations[annotationSpecBytes] != ""
+}
+
+// strippedContext keeps the references to ConfigMaps, each at its place; nil if there is none.
+func strippedContext(c *v1alpha1.TurnContext) *v1alpha1.TurnContext {
+	if c == nil || len(contributionConfigMaps(c.Contributions)) == 0 {
+		return nil
+	}
+	kept := &v1alpha1.TurnContext{Contributions: make([]v1alpha1.Contribution, len(c.Contributions))}
+	for i, contribution := range c.Contributions {
+		kept.Contributions[i].ConfigMapKeyRef = contribution.ConfigMapKeyRef
+	}
+	return kept
+}
+
+// checkSize returns an error if the spec of a Turn is too large, also of one that was stripped.
+func checkSize(t *v1alpha1.Turn) error {
+	if !isStripped(t) {
+		return t.Spec.CheckSize()
+	}
+	size, err := strconv.Atoi(t.Annotations[annotationSpecBytes])
+	if err != nil {
+		return t.Spec.CheckSize()
+	}
+	return v1alpha1.CheckSpecBytes(size)
+}

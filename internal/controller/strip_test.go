@@ -1,0 +1,103 @@
+package controller
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// wholeAndStripped are a Turn and what the cache keeps of it: decisions about both are the same.
+func wholeAndStripped(turn *v1alpha1.Turn) []*v1alpha1.Turn {
+	stripped := turn.DeepCopy()
+	Strip(stripped)
+	return []*v1alpha1.Turn{turn, stripped}
+}
+
+// large is a Turn that holds as much as a tenant may give it.
+func large() *v1alpha1.Turn {
+	text := strings.Repeat("x", 1000)
+	t := turnWith(func(t *v1alpha1.Turn) {
+		t.Labels = map[string]string{translate.ParentLabel: "p"}
+		t.Annotations = map[string]string{"example.com/note": strings.Repeat(text, 200), annotationSpecBytes: "1"}
+		for i := range 500 {
+			t.Labels[fmt.Sprintf("example.com/label-%d", i)] = "yes"
+		}
+		s := &t.Spec
+		s.Message = strings.Repeat(text, 32)
+		s.Parameters = []v1alpha1.Parameter{{Name: "p", Value: text}}
+		s.Guardrails = []v1alpha1.Guardrail{{ID: "g", Rule: text}}
+		s.Shaping = &v1alpha1.Shaping{}
+		s.Output = &v1alpha1.TurnOutput{Schema: apiextensionsv1.JSON{Raw: []byte(`{"title":"` + text + `"}`)}}
+		s.Context = &v1alpha1.TurnContext{Contributions: []v1alpha1.Contribution{
+			{Name: "first", Text: &text},
+			{Name: "second", ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: "terms", Key: "k"}},
+		}}
+		s.Model, s.Limits = "m", &v1alpha1.Limits{MaxSteps: new(int32(3))}
+		for range 64 {
+			s.History = append(s.History, v1alpha1.HistoryMessage{Role: v1alpha1.HistoryRoleUser, Content: text})
+		}
+	})
+	return t
+}
+
+func TestStripKeepsWhatDecisionsNeed(t *testing.T) {
+	whole := large()
+	size, err := json.Marshal(whole.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := whole.DeepCopy()
+	want.Labels = map[string]string{translate.ParentLabel: "p"}
+	want.Annotations = map[string]string{annotationSpecBytes: fmt.Sprint(len(size))}
+	want.Spec = v1alpha1.TurnSpec{
+		AgentRef: whole.Spec.AgentRef, DesiredState: whole.Spec.DesiredState, Model: "m", Limits: whole.Spec.Limits,
+		Context: &v1alpha1.TurnContext{Contributions: []v1alpha1.Contribution{
+			{}, {ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: "terms", Key: "k"}},
+		}},
+	}
+	got := whole.DeepCopy()
+	for range 2 { // the cache may strip what it has stripped
+		Strip(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("the cache keeps other things (-want +got):\n%s", diff)
+		}
+	}
+	if kept, err := json.Marshal(got); err != nil || len(kept) > 2000 {
+		t.Errorf("the cache keeps %d bytes of a Turn of %d, %v, want at most 2000", len(kept), len(size), err)
+	}
+	if diff := cmp.Diff(awaitedConfigMaps(whole), awaitedConfigMaps(got)); diff != "" {
+		t.Errorf("a stripped Turn awaits other ConfigMaps (-want +got):\n%s", diff)
+	}
+}
+
+// TestStripBelievesNoAnnotation: a user who writes the annotation gets no Turn past the bound.
+func TestStripBelievesNoAnnotation(t *testing.T) {
+	turn := turnWith(func(t *v1alpha1.Turn) {
+		t.Annotations = map[string]string{annotationSpecBytes: "1"}
+		t.Spec.Message = strings.Repeat("x", v1alpha1.MaxSpecBytes)
+	})
+	for _, turn := range wholeAndStripped(turn) {
+		if err := checkSize(turn); err == nil || !strings.Contains(err.Error(), "spec is ") {
+			t.Errorf("checkSize = %v, want the Turn refused", err)
+		}
+	}
+}
+
+// TestAStrippedTurnWaitsForItsConfigMap: the message names the same place of the spec.
+func TestAStrippedTurnWaitsForItsConfigMap(t *testing.T) {
+	client := inMemory(t)
+	for _, turn := range wholeAndStripped(large()) {
+		missing, err := missingConfigMap(t.Context(), client, turn)
+		const want = `ConfigMap "terms", which spec.context.contributions[1].configMapKeyRef names, does not exist`
+		if err != nil || missing != want {
+			t.Errorf("missingConfigMap = %q, %v, want %q", missing, err, want)
+		}
+	}
+}
