@@ -33,9 +33,9 @@ type leases struct {
 }
 
 // renewalGap is the longest time between two renewals that this process sees while Leases can be written: each executor renews
-// every 5 s, or 5.2 s with its jitter. An executor that lives is silent for no longer than an outage and one such interval, which
+// every 3 s, or 3.1 s with its jitter. An executor that lives is silent for no longer than an outage and one such interval, which
 // together must be shorter than executor.LeaseDuration.
-const renewalGap = 8 * time.Second
+const renewalGap = 6 * time.Second
 
 // sighting is what this process knows of one Lease.
 type sighting struct {

@@ -28,9 +28,9 @@ const (
 	LeasePrefix = "capstan-executor-"
 
 	// LeaseDuration is how long an executor counts as alive after it renewed its Lease.
-	LeaseDuration = 15 * time.Second
+	LeaseDuration = 10 * time.Second
 
-	leaseInterval = 5 * time.Second
+	leaseInterval = 3 * time.Second
 )
 
 // heldLease is the Lease of an executor at work.

@@ -15,13 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
@@ -38,12 +35,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolservers"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
-
-// leaderElectionID names the Lease by which managers agree on who leads.
-const leaderElectionID = "capstan-manager"
-
-// leaseTimeout bounds one request for that Lease: half the time in which the leader must have renewed it.
-const leaseTimeout = 5 * time.Second
 
 // Scheme returns a scheme with the kinds the manager works with.
 func Scheme() (*runtime.Scheme, error) {
@@ -89,6 +80,22 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 			return fmt.Errorf("--skills-file: %w", err)
 		}
 	}
+	// The API server's priority and fairness holds clients back where that is needed; a limit of our own would only
+	// queue status writes.
+	p.config = rest.CopyConfig(cfg)
+	p.config.QPS = -1
+	p.config.Wrap(clock.Wrap)
+	if p.clientset, err = kubernetes.NewForConfig(p.config); err != nil {
+		return fmt.Errorf("failed to make a client: %w", err)
+	}
+	var leader *leaderLock
+	if o.elects() {
+		if leader, err = newLeader(o, p.config); err != nil {
+			return err
+		}
+		// The time of a lost leader's Lease begins before the store is open. Without an answer it begins later.
+		_, _, _ = leader.look(ctx)
+	}
 	if p.store, err = openStore(ctx, &o, log); err != nil {
 		if ctx.Err() != nil {
 			return nil // a start that was cut short by the stop has not failed
@@ -104,21 +111,13 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		return fmt.Errorf("failed to ask the store of the journal for its identity: %w", err)
 	}
 
-	// The API server's priority and fairness holds clients back where that is needed; a limit of our own would only
-	// queue status writes.
-	p.config = rest.CopyConfig(cfg)
-	p.config.QPS = -1
-	p.config.Wrap(clock.Wrap)
-	if p.clientset, err = kubernetes.NewForConfig(p.config); err != nil {
-		return fmt.Errorf("failed to make a client: %w", err)
-	}
 	if err := awaitAPIServer(ctx, p.clientset, o.Namespace, log); err != nil {
 		if ctx.Err() != nil {
 			return nil // a start that was cut short by the stop has not failed
 		}
 		return err
 	}
-	if p.manager, err = newManager(o, p.config, log); err != nil {
+	if p.manager, err = newManager(o, p.config, leader, log); err != nil {
 		return err
 	}
 	for name, h := range map[string]*health{"store": storeHealth(p.store, p.identity, log), "apiserver": apiHealth(p.clientset, o.Namespace, log)} {
@@ -141,7 +140,8 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	return p.manager.Start(ctx)
 }
 
-func newManager(o Options, cfg *rest.Config, log logr.Logger) (ctrl.Manager, error) {
+// newManager makes the manager, which leads when it has the Lease; leader is nil if it need not.
+func newManager(o Options, cfg *rest.Config, leader *leaderLock, log logr.Logger) (ctrl.Manager, error) {
 	scheme, err := Scheme()
 	if err != nil {
 		return nil, err
@@ -151,43 +151,22 @@ func newManager(o Options, cfg *rest.Config, log logr.Logger) (ctrl.Manager, err
 		Scheme: scheme, Logger: log,
 		Metrics:                       metricsserver.Options{BindAddress: o.MetricsBindAddress},
 		HealthProbeBindAddress:        o.HealthProbeBindAddress,
-		LeaderElection:                o.elects(),
+		LeaderElection:                leader != nil,
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       &stop,
 		// Names of controllers are checked per process; tests start several managers in one.
 		Controller: config.Controller{SkipNameValidation: new(true)},
 		Cache:      cacheOptions(o),
 	}
-	if o.elects() {
-		if options.LeaderElectionResourceLockInterface, err = leaderLock(o, cfg); err != nil {
-			return nil, err
-		}
+	if leader != nil {
+		options.LeaderElectionResourceLockInterface = leader
+		options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = new(leaderLease), new(leaderRenewal), new(leaderRetry)
 	}
 	mgr, err := ctrl.NewManager(cfg, options)
 	if err != nil {
 		return nil, fmt.Errorf("failed to make the manager: %w", err)
 	}
 	return mgr, addProbes(mgr)
-}
-
-// leaderLock is the Lease of the leader, held under the executor's name if somebody chose that: a container that was killed and started again has
-// the same one, and leads again at once, where a random one would wait for the Lease to run out.
-func leaderLock(o Options, cfg *rest.Config) (resourcelock.Interface, error) {
-	cfg = rest.CopyConfig(cfg)
-	cfg.Timeout = leaseTimeout
-	leases, err := coordinationclient.NewForConfig(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("failed to make a client for leader election: %w", err)
-	}
-	identity := o.ExecutorName
-	if !o.NameGiven {
-		identity += "_" + string(uuid.NewUUID())
-	}
-	return &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: o.Namespace, Name: leaderElectionID},
-		Client:     leases,
-		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-	}, nil
 }
 
 // addProbes makes the process alive when it runs and ready when its cache is filled, whether it leads or not.

@@ -1,0 +1,267 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/leaderelection"
+)
+
+// candidate is a process that takes part in the election. The channels are closed when it leads, and when it does no longer.
+type candidate struct {
+	lock          *leaderLock
+	leads, stands chan struct{}
+}
+
+// newCandidate returns a candidate with a client of its own, so that it can be cut off alone.
+func newCandidate(name string, clientset *fake.Clientset) *candidate {
+	return &candidate{
+		lock:  newLeaderLock("capstan-system", name, clientset.CoordinationV1()),
+		leads: make(chan struct{}), stands: make(chan struct{}),
+	}
+}
+
+// run takes part as a manager does, until ctx ends.
+func (c *candidate) run(ctx context.Context, t *testing.T) {
+	t.Helper()
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: c.lock, LeaseDuration: leaderLease, RenewDeadline: leaderRenewal, RetryPeriod: leaderRetry, ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { close(c.leads) },
+			OnStoppedLeading: func() { close(c.stands) },
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go elector.Run(ctx)
+}
+
+// leaderOf returns the Lease of a leader that is gone.
+func leaderOf(name string, renewed time.Time, duration time.Duration) *coordinationv1.Lease {
+	at := metav1.NewMicroTime(renewed)
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "capstan-system", Name: leaderElectionID},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: &name, RenewTime: &at, AcquireTime: &at, LeaseDurationSeconds: new(int32(duration / time.Second)),
+		},
+	}
+}
+
+// TestALeaderThatIsLostIsReplacedWhenItsLeaseEnds: not at the next of several looks.
+func TestALeaderThatIsLostIsReplacedWhenItsLeaseEnds(t *testing.T) {
+	second := func(n int) time.Duration { return time.Duration(n) * time.Second }
+	for name, tc := range map[string]struct {
+		reason string
+		// skew is that of the lost leader's clock, duration how long its Lease lasts.
+		skew, duration time.Duration
+		// looked is how long before the election the candidate has seen the Lease for the first time.
+		looked time.Duration
+		// renewals are when the old leader still renews, in seconds after the start of the election.
+		renewals []int
+		// released is when the old leader gives its Lease up, in seconds after that; 0 for never.
+		released int
+		// after is when the candidate leads, no sooner, and by most when at the latest.
+		after, most time.Duration
+	}{
+		"lost":                      {reason: "its Lease counts from the first look", duration: second(10), after: second(10), most: second(10)},
+		"lost, with a clock behind": {reason: "no clock but the candidate's counts", skew: -time.Hour, duration: second(10), after: second(10), most: second(10)},
+		"lost, with a clock ahead":  {reason: "no clock but the candidate's counts", skew: time.Hour, duration: second(10), after: second(10), most: second(10)},
+		"of an older version":       {reason: "a Lease lasts as long as it says", duration: second(15), after: second(15), most: second(15)},
+		"seen at the start":         {reason: "the time in which the candidate starts counts", duration: second(10), looked: second(4), after: second(6), most: second(6)},
+		"seen long ago": {
+			reason: "a start that takes longer than the Lease waits no more", duration: second(10), looked: second(30), most: 0,
+		},
+		"renewed": {
+			reason: "each renewal begins the time anew, when it is seen", duration: second(10), renewals: []int{3, 6}, after: second(16), most: second(17),
+		},
+		"renewed during the start": {
+			reason: "what was seen before is over", duration: second(10), looked: second(8), renewals: []int{1}, after: second(11), most: second(12),
+		},
+		"released": {reason: "a Lease without a holder is free", duration: second(10), released: 3, after: second(3), most: second(4)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				old := leaderOf("old", time.Now().Add(tc.skew), tc.duration)
+				clientset := fake.NewClientset(old)
+				leases := clientset.CoordinationV1().Leases("capstan-system")
+				change := func(do func(*coordinationv1.Lease)) {
+					do(old)
+					if _, err := leases.Update(t.Context(), old.DeepCopy(), metav1.UpdateOptions{}); err != nil {
+						t.Error(err)
+					}
+				}
+				c := newCandidate("new", clientset)
+				if tc.looked > 0 {
+					if _, _, err := c.lock.look(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(tc.looked)
+				}
+				begun := time.Now()
+				ctx, cancel := context.WithCancel(t.Context())
+				c.run(ctx, t)
+				for _, at := range tc.renewals {
+					time.Sleep(second(at) - time.Since(begun))
+					change(func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(tc.skew))) })
+				}
+				if tc.released > 0 {
+					time.Sleep(second(tc.released) - time.Since(begun))
+					change(func(l *coordinationv1.Lease) {
+						l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = new(""), new(int32(1))
+					})
+				}
+				<-c.leads
+				if took := time.Since(begun); took < tc.after || took > tc.most {
+					t.Errorf("%s: the candidate leads after %s, want %s to %s", tc.reason, took, tc.after, tc.most)
+				}
+				now, err := leases.Get(t.Context(), leaderElectionID, metav1.GetOptions{})
+				if err != nil || *now.Spec.HolderIdentity != "new" || *now.Spec.LeaseTransitions != 1 {
+					t.Errorf("the Lease is %+v, %v; want it held by the candidate", now.Spec, err)
+				}
+				cancel()
+				<-c.stands
+			})
+		})
+	}
+}
+
+// TestAContainerThatStartsAgainLeadsAtOnce: it has the name of the process before it.
+func TestAContainerThatStartsAgainLeadsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCandidate("same", fake.NewClientset(leaderOf("same", time.Now(), 10*time.Second)))
+		begun := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		c.run(ctx, t)
+		<-c.leads
+		if took := time.Since(begun); took > 0 {
+			t.Errorf("it leads after %s, want at once", took)
+		}
+		cancel()
+		<-c.stands
+	})
+}
+
+// TestALeaderThatIsCutOffStopsBeforeAnotherLeads, whatever moment the cut falls on and however late the answers before it were.
+func TestALeaderThatIsCutOffStopsBeforeAnotherLeads(t *testing.T) {
+	const margin = 1500 * time.Millisecond
+	for cut := 20 * time.Second; cut < 24*time.Second; cut += 400 * time.Millisecond {
+		for _, lag := range []time.Duration{0, time.Second, leaseTimeout - time.Millisecond} {
+			t.Run(cut.String()+" with answers after "+lag.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					clientset := fake.NewClientset()
+					first, second := newCandidate("first", clientset), newCandidate("second", clientset)
+					away := make(chan struct{})
+					first.lock.Client = cutOff{first.lock.Client, away, lag}
+					ctx, cancel := context.WithCancel(t.Context())
+					first.run(ctx, t)
+					<-first.leads
+					second.run(ctx, t)
+					time.Sleep(cut)
+					close(away)
+					begun := time.Now()
+					<-first.stands
+					stopped := time.Since(begun)
+					select {
+					case <-second.leads:
+						t.Fatalf("two lead at once, %s after the cut", stopped)
+					default:
+					}
+					<-second.leads
+					if gap := time.Since(begun) - stopped; gap < margin {
+						t.Errorf("the other leads %s after the first has stopped, want %s or more", gap, margin)
+					}
+					if took, most := time.Since(begun), leaderLease+leaderLook; took > most {
+						t.Errorf("the other leads %s after the cut, want at most %s", took, most)
+					}
+					cancel()
+					<-second.stands
+				})
+			})
+		}
+	}
+}
+
+// cutOff is a connection to the API server on which the answers to writes take lag, and that falls silent when away is closed: a request
+// then ends when its time is over.
+type cutOff struct {
+	coordinationclient.LeasesGetter
+	away chan struct{}
+	lag  time.Duration
+}
+
+func (c cutOff) Leases(namespace string) coordinationclient.LeaseInterface {
+	return cutOffLeases{c.LeasesGetter.Leases(namespace), c.away, c.lag}
+}
+
+type cutOffLeases struct {
+	coordinationclient.LeaseInterface
+	away chan struct{}
+	lag  time.Duration
+}
+
+func (c cutOffLeases) silent(ctx context.Context) error {
+	select {
+	case <-c.away:
+	default:
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (c cutOffLeases) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
+	if err := c.silent(ctx); err != nil {
+		return nil, err
+	}
+	return c.LeaseInterface.Get(ctx, name, o)
+}
+
+func (c cutOffLeases) Update(ctx context.Context, l *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	if err := c.silent(ctx); err != nil {
+		return nil, err
+	}
+	l, err := c.LeaseInterface.Update(ctx, l, o)
+	time.Sleep(c.lag)
+	return l, err
+}
+
+// TestALeaseThatIsRenewedAtTheLastMomentIsNotTaken: the API server refuses the write of a candidate that has not seen the renewal.
+func TestALeaseThatIsRenewedAtTheLastMomentIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := leaderOf("old", time.Now(), 10*time.Second)
+		clientset := fake.NewClientset(old)
+		refused := false
+		clientset.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if refused {
+				return false, nil, nil
+			}
+			refused = true
+			old.Spec.RenewTime = new(metav1.NewMicroTime(time.Now()))
+			err := clientset.Tracker().Update(coordinationv1.SchemeGroupVersion.WithResource("leases"), old, "capstan-system")
+			return true, nil, errors.Join(err, apierrors.NewConflict(coordinationv1.Resource("leases"), leaderElectionID, nil))
+		})
+		c := newCandidate("new", clientset)
+		begun := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		c.run(ctx, t)
+		<-c.leads
+		if took := time.Since(begun); took < 20*time.Second {
+			t.Errorf("the candidate leads after %s, want the time of the renewal to pass first", took)
+		}
+		cancel()
+		<-c.stands
+	})
+}
