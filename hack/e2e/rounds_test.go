@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -18,9 +19,10 @@ func TestWhatARoundFinds(t *testing.T) {
 		// want is part of the one failure; empty for none.
 		want string
 	}{
-		"as it must be": {},
-		"wiped twice":   {change: func(_ []v1alpha1.Turn, wiped map[string]int) { wiped["round-03"] = 2 }, want: "Turn round-03 wiped its disk 2 times"},
-		"never wiped":   {change: func(_ []v1alpha1.Turn, wiped map[string]int) { delete(wiped, "round-03") }, want: "Turn round-03 never wiped"},
+		"as it must be":  {},
+		"none in flight": {change: func(turns []v1alpha1.Turn, _ map[string]int) { turns[0].Status.Steps = nil }, want: "no call was in flight"},
+		"wiped twice":    {change: func(_ []v1alpha1.Turn, wiped map[string]int) { wiped["round-03"] = 2 }, want: "Turn round-03 wiped its disk 2 times"},
+		"never wiped":    {change: func(_ []v1alpha1.Turn, wiped map[string]int) { delete(wiped, "round-03") }, want: "Turn round-03 never wiped"},
 		"unknown, and wiped": {change: func(turns []v1alpha1.Turn, _ map[string]int) {
 			turns[3].Status.Steps = &v1alpha1.StepCounts{UnknownOutcomes: 1}
 		}},
@@ -39,6 +41,7 @@ func TestWhatARoundFinds(t *testing.T) {
 				says(&turns[i], "done")
 				wiped[turns[i].Name] = 1
 			}
+			turns[0].Status.Steps = &v1alpha1.StepCounts{UnknownOutcomes: 1}
 			if tc.change != nil {
 				tc.change(turns, wiped)
 			}
@@ -56,6 +59,41 @@ func TestWhatARoundFinds(t *testing.T) {
 
 func says(turn *v1alpha1.Turn, message string) {
 	turn.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: "Completed", Message: message}}
+}
+
+// TestTheTimeOfATakeOver: what is promised counts from the loss of the manager, and what the new container took beyond a prompt start is added.
+func TestTheTimeOfATakeOver(t *testing.T) {
+	for name, tc := range map[string]struct {
+		abrupt         bool
+		started, first float64
+		fails          bool
+	}{
+		"in time":                              {abrupt: true, started: 1, first: 14.9},
+		"too late":                             {abrupt: true, started: 1, first: 15.1, fails: true},
+		"the container was late":               {abrupt: true, started: 6, first: 18.9},
+		"the container was late, and more":     {abrupt: true, started: 6, first: 19.1, fails: true},
+		"after the grace time":                 {started: 31, first: 43.9},
+		"after the grace time, too late":       {started: 31, first: 44.1, fails: true},
+		"stopped before the end of its time":   {started: 1, first: 13.9},
+		"stopped at once, and then taken late": {started: 1, first: 14.1, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+			r := result{round: round{abrupt: tc.abrupt}, Started: seconds(tc.started), First: seconds(tc.first)}
+			if r.judgeTakeOver(); len(r.Failures) > 0 != tc.fails {
+				t.Errorf("failures = %v, want some: %t", r.Failures, tc.fails)
+			}
+		})
+	}
+}
+
+// TestSomeCallsOutlastTheGraceTime of the manager, in the rounds in which it has one.
+func TestSomeCallsOutlastTheGraceTime(t *testing.T) {
+	for _, r := range rounds {
+		if longest := r.seconds(turnsPerRound - 1); !r.abrupt && longest <= grace {
+			t.Errorf("round %s: the longest call takes %d s, want more than the grace time of %d s", r.name, longest, grace)
+		}
+	}
 }
 
 func TestCallsOfARoundTakeDifferentTimes(t *testing.T) {
