@@ -1,0 +1,118 @@
+package controller_test
+
+import (
+	"context"
+	"encoding/json"
+	"sync/atomic"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// wipes gives a server a tool with this schema, and counts its calls.
+func (h *toolHost) wipes(schema string, calls *atomic.Int64) {
+	h.AddTool(&mcp.Tool{Name: "wipe", Description: "It wipes.", InputSchema: json.RawMessage(schema)},
+		func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			calls.Add(1)
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "wiped"}}}, nil
+		})
+}
+
+// uidOf returns the UID of a ToolServer, which must be Ready.
+func (s *stage) uidOf(ctx context.Context, name string) string {
+	GinkgoHelper()
+	var server v1alpha1.ToolServer
+	says(ctx, s, &server, name, serverReadiness, HavePrefix("Ready: "))
+	Expect(apiClient.Get(ctx, s.key(name), &server)).To(Succeed())
+	return string(server.UID)
+}
+
+// What changes between the request for an approval and the decision. The model, the call and its arguments stay the same.
+var _ = Describe("A decision about a call of a ToolServer's tool", func() {
+	const (
+		schema  = `{"type":"object","properties":{"disk":{"type":"string"}}}`
+		another = `{"type":"object","properties":{"disk":{"type":"string","description":"All disks of the host are wiped with it."}}}`
+	)
+	// replace deletes the ToolServer and creates another of its name and address.
+	replace := func(ctx context.Context, s *stage, _ *toolHost, address string, _ *atomic.Int64) {
+		before := s.uidOf(ctx, "desk")
+		s.drop(ctx, &v1alpha1.ToolServer{}, "desk")
+		s.create(ctx, newToolServer("desk", address))
+		Expect(s.uidOf(ctx, "desk")).NotTo(Equal(before))
+	}
+	alter := func(_ context.Context, _ *stage, host *toolHost, _ string, calls *atomic.Int64) {
+		host.wipes(another, calls)
+	}
+
+	DescribeTable("releases nothing if the ToolServer or the schema is another", func(
+		ctx SpecContext, restarted bool, alter func(context.Context, *stage, *toolHost, string, *atomic.Int64), told string,
+	) {
+		s, host := newStage(ctx, `
+rules:
+- when: {toolMessages: 0}
+  reply: {toolCalls: [{name: wipe, arguments: '{"disk": "a"}'}]}
+- reply: {text: "Done."}
+`), newToolHost()
+		var calls atomic.Int64
+		host.wipes(schema, &calls)
+		m := s.run(seldom)
+		s.create(ctx, s.basics(withTools("desk"), func(a *v1alpha1.Agent) { a.Spec.Tools[0].RequireApproval = []string{"wipe"} })...)
+		s.create(ctx, newToolServer("desk", host.url))
+		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[wipe]"))
+		s.create(ctx, newTurn("one"))
+		t := s.reaches(ctx, "one", v1alpha1.TurnReasonAwaitingApproval)
+		Expect(t.Status.PendingApprovals).To(ConsistOf(HaveField("ToolServerUID", s.uidOf(ctx, "desk"))))
+
+		alter(ctx, s, host, host.url, &calls)
+		if restarted {
+			m.stop()
+			start(m.options)
+			s.uidOf(ctx, "desk")
+		}
+
+		By("naming the ToolServer that is there now, which was never shown")
+		if now := s.uidOf(ctx, "desk"); now != t.Status.PendingApprovals[0].ToolServerUID {
+			s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = now })
+			s.stays(ctx, t)
+		}
+
+		By("approving the call that was shown")
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
+		t = s.reaches(ctx, "one", v1alpha1.TurnReasonCompleted)
+		Expect(calls.Load()).To(BeZero(), "the call that a person saw was of another tool")
+		Expect(outcomes(t)).To(Equal([]string{"wipe Refused"}))
+		Expect(s.told()).To(ContainSubstring(told), "the model must know why")
+	},
+		Entry("a ToolServer that was deleted and created anew", SpecTimeout(patience), false, replace, "was replaced by another one of its name"),
+		Entry("the same, and the manager was restarted", SpecTimeout(patience), true, replace, "was replaced by another one of its name"),
+		Entry("a schema that the server has changed", SpecTimeout(patience), false, alter, "has another schema since this turn began"),
+		Entry("the same, and the manager was restarted", SpecTimeout(patience), true, alter, "has another schema since this turn began"),
+	)
+
+	It("releases the call if nothing has changed", func(ctx SpecContext) {
+		s, host := newStage(ctx, `
+rules:
+- when: {toolMessages: 0}
+  reply: {toolCalls: [{name: wipe, arguments: '{"disk": "a"}'}]}
+- reply: {text: "Done."}
+`), newToolHost()
+		var calls atomic.Int64
+		host.wipes(schema, &calls)
+		m := s.run(seldom)
+		s.create(ctx, s.basics(withTools("desk"), func(a *v1alpha1.Agent) { a.Spec.Tools[0].RequireApproval = []string{"wipe"} })...)
+		s.create(ctx, newToolServer("desk", host.url))
+		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[wipe]"))
+		s.create(ctx, newTurn("one"))
+		t := s.reaches(ctx, "one", v1alpha1.TurnReasonAwaitingApproval)
+		m.stop()
+		host.wipes(schema, &calls) // again, as a server that was restarted
+		start(m.options)
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
+		t = s.reaches(ctx, "one", v1alpha1.TurnReasonCompleted)
+		Expect(calls.Load()).To(BeEquivalentTo(1))
+		Expect(outcomes(t)).To(Equal([]string{"wipe Succeeded"}))
+	}, SpecTimeout(patience))
+})
