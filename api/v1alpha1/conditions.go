@@ -198,8 +198,11 @@ const (
 	// TurnReasonEntriesMissing surfaces on JournalLost when the store has fewer entries of the Turn than it is known to have had:
 	// an older copy of it was restored, or a replica without the newest entries took over.
 	TurnReasonEntriesMissing = "EntriesMissing"
+	// TurnReasonEntriesUncertain surfaces on JournalLost when the store has entries of the Turn and may have lost later ones: since they
+	// were written, an older copy of it was restored, or it failed over to a server that nothing proves to be complete.
+	TurnReasonEntriesUncertain = "EntriesUncertain"
 	// TurnReasonJournalMissing surfaces on JournalLost when the store has no entry of the Turn, and nothing proves that none was
-	// ever written: the store has failed over, or an older version of Capstan bound the Turn.
+	// ever written: the store was restored or has failed over, or an older version of Capstan bound the Turn.
 	TurnReasonJournalMissing = "JournalMissing"
 )
 
@@ -224,6 +227,9 @@ const (
 	// EventJournalLost is emitted when a run found that the journal of the runs before it was lost: the Turn then starts over, or
 	// ends.
 	EventJournalLost = "JournalLost"
+	// EventStoreLostEntries is emitted on the Lease of an executor that found that the store of the journals may have lost entries that it
+	// had confirmed: an older copy of it was restored, or it has failed over to a server that may lack them.
+	EventStoreLostEntries = "StoreLostEntries"
 	// EventResumed is emitted when a Turn that was cut off or suspended was taken up again from what its journal held.
 	EventResumed = "Resumed"
 )

@@ -176,16 +176,23 @@ type ExecutorBinding struct {
 	StoreID string `json:"storeID,omitempty"`
 
 	// storeIncarnation is the incarnation that this store had, at most 64 characters. It changes when the store may have lost
-	// entries that it had confirmed, as after a failover of PostgreSQL.
+	// entries that it had confirmed: an older copy of it was restored, or PostgreSQL failed over to a standby that commits had not
+	// waited for.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	StoreIncarnation string `json:"storeIncarnation,omitempty"`
 
 	// journalEntries is how many entries the Turn's journal has at least, as of the last write of this status that said so.
-	// 0: the Turn was handed back before anything was begun. It is absent where this is not known.
+	// It is absent where this is not known.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	JournalEntries *int64 `json:"journalEntries,omitempty"`
+
+	// journalComplete is true when journalEntries are all that the journal had when the last run handed the Turn back, or when the
+	// current one was bound. With a journalEntries of 0, nothing was begun before. It is absent where a run may have
+	// written more.
+	// +optional
+	JournalComplete bool `json:"journalComplete,omitempty"`
 
 	// sideEffects is true when a tool that is not ReadOnly may have been called: such a tool was among the Agent's when the Turn
 	// was bound, or a run was about to call one. A Turn without side effects starts over where its journal is lost.

@@ -168,6 +168,29 @@ func TestATurnWhoseTimeIsOverIsEndedByTheNextExecutor(t *testing.T) {
 	}
 }
 
+// TestNobodyKnowsWhatARunOfALostExecutorHasBegun: that nothing was begun when it was bound says nothing any more.
+func TestNobodyKnowsWhatARunOfALostExecutorHasBegun(t *testing.T) {
+	nothing := func(t *v1alpha1.Turn) {
+		t.Status.Executor.StoreID, t.Status.Executor.JournalEntries, t.Status.Executor.JournalComplete = "old", new(int64(0)), true
+	}
+	b := newBench(t, interceptor.Funcs{}, turnWith(boundTo("lost"), started(time.Second), nothing), agentWith(metav1.ConditionTrue, ""))
+	if _, err := b.look(t, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.turn(t, "one"); got.BoundTo() != "" || got.Status.Executor.JournalComplete {
+		t.Fatalf("the binding is %+v, want none, and nothing said of the journal", got.Status.Executor)
+	}
+	if err := b.client.Create(t.Context(), leaseOf("next", 1, now)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.look(t, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.turn(t, "one").Status.Executor; got.Name != "next" || got.StoreID != "old" || got.JournalComplete {
+		t.Errorf("the binding is %+v, want the store of the run before", got)
+	}
+}
+
 // TestWhatIsSaidOfThePromptIsOfTheLastRun: a run may have made the prompt and been killed.
 func TestWhatIsSaidOfThePromptIsOfTheLastRun(t *testing.T) {
 	waiting := turnWith(boundTo("e"), givenBack(v1alpha1.TurnReasonWaitingForAgent), unprepared)

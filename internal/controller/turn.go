@@ -350,6 +350,7 @@ func queueReason(executors []ExecutorInfo) string {
 func (r *TurnReconciler) wait(ctx context.Context, t *v1alpha1.Turn, reason, message string) error {
 	more := keepSessionOrder(t)
 	if t.BoundTo() != "" {
+		translate.Abandon(t.Status.Executor)
 		t.Status.Executor.Name = ""
 		more = true
 	}

@@ -80,7 +80,7 @@ func (h *household) open() {
 	if h.store, err = sqlite.Open(h.t.Context(), h.path); err != nil {
 		h.t.Fatal(err)
 	}
-	h.Engine, h.Store = &turn.Engine{Journal: h.store, Now: h.Now}, store.NewTracker(h.store)
+	h.Engine, h.Store = &turn.Engine{Journal: h.store, Now: h.Now}, store.NewTracker(h.store, store.TrackerOptions{})
 }
 
 // lose puts an empty store in the place of the one that there is.
@@ -168,7 +168,7 @@ func (h *household) cancel(who string) { h.change(who, desires(v1alpha1.DesiredS
 // run binds a Turn as the controller does, and runs it until it ends, rests, or what happens within its call stops it.
 func (h *household) run(who string) *v1alpha1.Turn {
 	h.t.Helper()
-	id, err := h.store.Identity(h.t.Context())
+	id, err := h.store.State(h.t.Context())
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -182,6 +182,7 @@ func (h *household) run(who string) *v1alpha1.Turn {
 	defer abandon(nil)
 	r := &run{
 		executor: h.Executor, turn: t, binding: *t.Status.Executor.DeepCopy(), epoch: t.Epoch(), begun: now, abandon: abandon,
+		first:     t.Epoch() == 1 || translate.NothingBegun(t.Status.Executor),
 		cancelled: make(chan struct{}), interrupt: make(chan struct{}),
 	}
 	r.follow(t.Spec.DesiredState)

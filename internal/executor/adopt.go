@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // adopt claims a Turn that was bound to this name before the process started, with a new epoch, so that nothing an earlier
@@ -22,7 +23,10 @@ func (e *Executor) adopt(ctx context.Context, t *v1alpha1.Turn, adoptions *sync.
 	adoptions.Add(1)
 	e.all.Go(func() {
 		defer adoptions.Done()
-		claimed, _ := e.persist(ctx, t, t.Epoch(), func(t *v1alpha1.Turn) { t.Status.Executor.Epoch++ })
+		claimed, _ := e.persist(ctx, t, t.Epoch(), func(t *v1alpha1.Turn) {
+			t.Status.Executor.Epoch++
+			translate.Abandon(t.Status.Executor)
+		})
 		if claimed != nil {
 			e.Log.Info("Taking up a turn of an earlier process", "turn", client.ObjectKeyFromObject(t), "epoch", claimed.Epoch())
 		}

@@ -9,18 +9,25 @@ import (
 
 // continuity is all that decides whether a run may go on from the journal that it has found.
 type continuity struct {
-	// first is true for the first binding of a Turn: no other run can have begun anything.
-	first bool
+	// first is true where no other run can have begun anything, and exact where known is all that the runs before have written.
+	first, exact bool
 	// recorded is the store of the runs before, as the binding has it; its ID is empty where the binding does not say. own is the
 	// store of this run.
 	recorded, own store.Identity
-	// found is the number of entries that the journal has, and known the least that it must have; 0 where that is not known.
-	found, known int64
+	// found is what the journal has, and known the least number of entries that it must have; 0 where that is not known.
+	found finding
+	known int64
 	// effects is true where a tool that is not ReadOnly may have been called, and rerun where the Turn's spec lets it start over
 	// all the same.
 	effects, rerun bool
 	// ending is true for a Turn that only has to end, because it was cancelled or its time is over.
 	ending bool
+}
+
+// finding is what a run has found of a journal: how many entries there are, and whether the end of the Turn is one of them.
+type finding struct {
+	entries int64
+	ended   bool
 }
 
 // verdict says what a run does.
@@ -35,8 +42,7 @@ const (
 	giveUp verdict = "give up"
 )
 
-// judge returns what to do. A run appends before its first consequence, and a store keeps what it has confirmed: so an empty
-// journal in the same store and incarnation proves that nothing was begun.
+// judge returns what to do.
 func (c continuity) judge() verdict {
 	switch {
 	case c.loss() == "":
@@ -47,34 +53,44 @@ func (c continuity) judge() verdict {
 	return startOver
 }
 
-// loss returns the reason of the condition JournalLost, or an empty string if the journal is whole as far as is known.
+// loss returns the reason of the condition JournalLost, or an empty string if the journal is whole. A run appends before its first
+// consequence, and a store of the same incarnation has all that it has confirmed. Nothing follows the end of a Turn.
 func (c continuity) loss() string {
 	switch {
+	case c.found.ended, c.first && c.known == 0:
+		return ""
 	case c.recorded.ID != "" && c.recorded.ID != c.own.ID:
 		return v1alpha1.TurnReasonOtherStore
-	case c.found < c.known:
+	case c.found.entries < c.known:
 		return v1alpha1.TurnReasonEntriesMissing
-	case c.found > 0, c.first:
+	case c.first, c.exact, c.recorded == c.own:
 		return ""
-	case c.recorded != c.own: // it was not recorded, or has failed over since
+	case c.found.entries == 0:
 		return v1alpha1.TurnReasonJournalMissing
+	case c.recorded.ID == "": // an older version has bound the Turn; its journal is there
+		return ""
 	}
-	return ""
+	return v1alpha1.TurnReasonEntriesUncertain
 }
 
 // facts say which store had the journal of a Turn and which one is there, for people.
 func (c continuity) facts(executor string) string {
 	switch c.loss() {
 	case v1alpha1.TurnReasonOtherStore:
-		return fmt.Sprintf("it was in store %q, and executor %q uses store %q, which has %s of it", c.recorded.ID, executor, c.own.ID, entries(c.found))
+		return fmt.Sprintf("it was in store %q, and executor %q uses store %q, which has %s of it", c.recorded.ID, executor, c.own.ID, entries(c.found.entries))
 	case v1alpha1.TurnReasonEntriesMissing:
 		return fmt.Sprintf("store %q had at least %s of it and has %s: an older copy of the store was restored, or a replica without the newest entries took over",
-			c.own.ID, entries(c.known), entries(c.found))
+			c.own.ID, entries(c.known), entries(c.found.entries))
 	}
 	if c.recorded.ID == "" {
 		return fmt.Sprintf("store %q of executor %q has no entry of it, and the version of Capstan that bound the turn before did not record its store", c.own.ID, executor)
 	}
-	return fmt.Sprintf("store %q has no entry of it since it failed over (incarnation %q, before %q)", c.own.ID, c.own.Incarnation, c.recorded.Incarnation)
+	lost := "may have lost later ones"
+	if c.found.entries == 0 {
+		lost = "may have lost them"
+	}
+	return fmt.Sprintf("store %q has %s of it and %s: an older copy of the store was restored, or it failed over (incarnation %q, before %q)",
+		c.own.ID, entries(c.found.entries), lost, c.own.Incarnation, c.recorded.Incarnation)
 }
 
 func entries(n int64) string {

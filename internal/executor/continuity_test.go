@@ -36,7 +36,7 @@ func TestWhatARunDoesAboutTheJournalThatItFinds(t *testing.T) {
 		},
 		"the journal is whole": {
 			reason: "it has what the status knows, and more",
-			c:      continuity{recorded: a, own: a, found: 7, known: 5, effects: true}, want: goOn,
+			c:      continuity{recorded: a, own: a, found: finding{entries: 7}, known: 5, effects: true}, want: goOn,
 		},
 		"killed before the first append": {
 			reason: "a store that keeps what it has confirmed and has nothing proves that nothing was begun",
@@ -64,12 +64,12 @@ func TestWhatARunDoesAboutTheJournalThatItFinds(t *testing.T) {
 		},
 		"another store that has entries": {
 			reason: "nobody knows whether they are all",
-			c:      continuity{recorded: a, own: b, found: 9, known: 5, effects: true},
+			c:      continuity{recorded: a, own: b, found: finding{entries: 9}, known: 5, effects: true},
 			loss:   v1alpha1.TurnReasonOtherStore, want: giveUp, says: "which has 9 entries of it",
 		},
 		"an older copy of the file": {
 			reason: "it has fewer entries than the status knows",
-			c:      continuity{recorded: a, own: a, found: 1, known: 5, effects: true},
+			c:      continuity{recorded: a, own: a, found: finding{entries: 1}, known: 5, effects: true},
 			loss:   v1alpha1.TurnReasonEntriesMissing, want: giveUp, says: `store "a" had at least 5 entries of it and has 1 entry: an older copy of the store was restored`,
 		},
 		"an older copy that is empty": {
@@ -80,20 +80,43 @@ func TestWhatARunDoesAboutTheJournalThatItFinds(t *testing.T) {
 		"a failover that lost everything": {
 			reason: "an empty journal proves nothing in a store that may have lost confirmed appends",
 			c:      continuity{recorded: a, own: failedOver, effects: true},
-			loss:   v1alpha1.TurnReasonJournalMissing, want: giveUp, says: `store "a" has no entry of it since it failed over (incarnation "2", before "1")`,
+			loss:   v1alpha1.TurnReasonJournalMissing, want: giveUp, says: `store "a" has no entry of it and may have lost them: an older copy of the store was restored, or it failed over (incarnation "2", before "1")`,
 		},
-		"a failover that lost nothing that is known": {
-			reason: "entries are there, and not fewer than is known",
-			c:      continuity{recorded: a, own: failedOver, found: 4, known: 4, effects: true}, want: goOn,
+		"a store that may have lost entries, and lost none that is known": {
+			reason: "a call may have been made after the last entry that is left",
+			c:      continuity{recorded: a, own: failedOver, found: finding{entries: 5}, known: 4, effects: true},
+			loss:   v1alpha1.TurnReasonEntriesUncertain, want: giveUp, says: `store "a" has 5 entries of it and may have lost later ones`,
+		},
+		"a store that may have lost entries, with tools that only read": {
+			reason: "a repetition does no harm",
+			c:      continuity{recorded: a, own: failedOver, found: finding{entries: 4}, known: 4},
+			loss:   v1alpha1.TurnReasonEntriesUncertain, want: startOver,
+		},
+		"a store that may have lost entries, and all that there were are there": {
+			reason: "the run before handed the Turn back, and said how many there were",
+			c:      continuity{exact: true, recorded: a, own: failedOver, found: finding{entries: 4}, known: 4, effects: true}, want: goOn,
+		},
+		"a store that has lost entries of a Turn that was handed back": {
+			reason: "the run before said how many there were",
+			c:      continuity{exact: true, recorded: a, own: failedOver, found: finding{entries: 3}, known: 4, effects: true},
+			loss:   v1alpha1.TurnReasonEntriesMissing, want: giveUp,
+		},
+		"a store that may have lost entries, and has the end of the Turn": {
+			reason: "nothing follows that",
+			c:      continuity{recorded: a, own: failedOver, found: finding{entries: 9, ended: true}, known: 4, effects: true}, want: goOn,
+		},
+		"handed back before anything was begun, and another store": {
+			reason: "there is nothing to lose",
+			c:      continuity{first: true, exact: true, recorded: a, own: b, effects: true}, want: goOn,
 		},
 		"a failover that lost a part that is known": {
 			reason: "the status knows of more",
-			c:      continuity{recorded: a, own: failedOver, found: 3, known: 4, effects: true},
+			c:      continuity{recorded: a, own: failedOver, found: finding{entries: 3}, known: 4, effects: true},
 			loss:   v1alpha1.TurnReasonEntriesMissing, want: giveUp,
 		},
 		"bound before by an older version, with entries": {
 			reason: "its journal is there",
-			c:      continuity{own: a, found: 4, effects: true}, want: goOn,
+			c:      continuity{own: a, found: finding{entries: 4}, effects: true}, want: goOn,
 		},
 		"bound before by an older version, without entries": {
 			reason: "nothing proves that it is not lost",

@@ -227,6 +227,7 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	r := &run{
 		executor: e, turn: t.DeepCopy(), epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
 		binding:   *t.Status.Executor.DeepCopy(),
+		first:     t.Epoch() == 1 || translate.NothingBegun(t.Status.Executor),
 		cancelled: make(chan struct{}), interrupt: make(chan struct{}),
 	}
 	if e.draining {

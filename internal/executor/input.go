@@ -59,7 +59,9 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	}
 	in.Timeout = translate.Left(t, in.Limit, now)
 	in.Entries, in.BeforeEffect = &r.entries, r.beforeEffect
-	in.Opened = func(ctx context.Context, entries int64) error { return r.opened(ctx, entries, &in, agent) }
+	in.Opened = func(ctx context.Context, entries int64, ended bool) error {
+		return r.opened(ctx, finding{entries, ended}, &in, agent)
+	}
 	in.Cancel, in.Interrupt = r.cancelled, r.interrupt
 	in.Toolbox, in.Decide, in.Progress, in.Child = r.toolbox(agent), r.decide, r.progress.note, r.child
 	if in.Selection.Pinned, err = e.pinned(ctx, agent); err != nil {

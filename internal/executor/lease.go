@@ -2,12 +2,14 @@ package executor
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/component-helpers/apimachinery/lease"
 	"k8s.io/utils/clock"
@@ -24,6 +26,8 @@ const (
 	StoreAnnotation = "capstan.dev/store-id"
 	// IncarnationAnnotation of a Lease is the incarnation of that store.
 	IncarnationAnnotation = "capstan.dev/store-incarnation"
+	// PositionAnnotation of a Lease is a position that the store has reached, in decimal digits. A store that is behind it has lost entries.
+	PositionAnnotation = "capstan.dev/store-position"
 	// LeasePrefix stands before an executor's name in the name of its Lease.
 	LeasePrefix = "capstan-executor-"
 
@@ -40,6 +44,23 @@ type heldLease struct {
 	taking atomic.Bool
 	// release takes the Lease away.
 	release func()
+}
+
+// PublishedPosition returns the greatest position that the Leases of a namespace have for the store of an ID; 0 for none. Those of executors
+// that are gone count as well.
+func PublishedPosition(ctx context.Context, leases kubernetes.Interface, namespace, id string) (int64, error) {
+	all, err := leases.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{LabelSelector: LeaseLabel + "=" + LeaseLabelValue})
+	if err != nil {
+		return 0, fmt.Errorf("failed to list the leases of executors in namespace %q: %w", namespace, err)
+	}
+	var most int64
+	for i := range all.Items {
+		of := all.Items[i].Annotations
+		if position, err := strconv.ParseInt(of[PositionAnnotation], 10, 64); err == nil && of[StoreAnnotation] == id {
+			most = max(most, position)
+		}
+	}
+	return most, nil
 }
 
 // holdLease tells the controller that this executor lives, until release is called.
@@ -82,6 +103,7 @@ func (h *heldLease) describe(l *coordinationv1.Lease) {
 	l.Annotations[CapacityAnnotation] = strconv.Itoa(capacity)
 	own := h.executor.Store.Last()
 	l.Annotations[StoreAnnotation], l.Annotations[IncarnationAnnotation] = own.ID, own.Incarnation
+	l.Annotations[PositionAnnotation] = strconv.FormatInt(own.Position, 10)
 	for name, value := range h.executor.LeaseAnnotations {
 		if value == "" {
 			delete(l.Annotations, name) // of an earlier process

@@ -25,7 +25,7 @@ func TestAnExecutorThatStopsTellsThatItTakesNoMore(t *testing.T) {
 		updates++
 		return updates == 1, nil, conflict
 	})
-	stores := store.NewTracker(&journaltest.Memory{})
+	stores := store.NewTracker(&journaltest.Memory{}, store.TrackerOptions{})
 	id, err := stores.Ask(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -43,5 +43,39 @@ func TestAnExecutorThatStopsTellsThatItTakesNoMore(t *testing.T) {
 	h.describe(lease)
 	if lease.Annotations[CapacityAnnotation] != "0" {
 		t.Errorf("the next renewal says %v, want a capacity of 0", lease.Annotations)
+	}
+}
+
+// TestPublishedPosition is the greatest of one store, also that of an executor that is gone.
+func TestPublishedPosition(t *testing.T) {
+	lease := func(name, id, position string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "capstan-system", Name: LeasePrefix + name, Labels: map[string]string{LeaseLabel: LeaseLabelValue},
+			Annotations: map[string]string{StoreAnnotation: id, PositionAnnotation: position},
+		}}
+	}
+	other := lease("other", "a", "9")
+	other.Namespace = "elsewhere"
+	clientset := fake.NewClientset(lease("one", "a", "3"), lease("two", "a", "12"), lease("three", "b", "20"), lease("four", "a", "many"), other)
+	for id, want := range map[string]int64{"a": 12, "b": 20, "c": 0} {
+		if got, err := PublishedPosition(t.Context(), clientset, "capstan-system", id); got != want || err != nil {
+			t.Errorf("PublishedPosition of store %q: %d, %v; want %d", id, got, err, want)
+		}
+	}
+}
+
+// TestALeasePublishesThePositionOfTheStore that a mark has confirmed, and no other.
+func TestALeasePublishesThePositionOfTheStore(t *testing.T) {
+	stores := store.NewTracker(&journaltest.Memory{}, store.TrackerOptions{})
+	h := &heldLease{executor: &Executor{Name: me, Store: stores}}
+	for _, want := range []string{"0", "1"} {
+		lease := &coordinationv1.Lease{}
+		h.describe(lease)
+		if got := lease.Annotations[PositionAnnotation]; got != want {
+			t.Errorf("the Lease says position %q, want %q", got, want)
+		}
+		if err := stores.Mark(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -30,14 +30,15 @@ func (e *cutOffError) Error() string { return e.message }
 
 // opened judges the journal that the run has found, before the run does anything. It returns nil if the run may go on, a
 // *cutOffError if the Turn must end, and another error if that cannot be judged now.
-func (r *run) opened(ctx context.Context, found int64, in *turn.Input, agent *v1alpha1.Agent) error {
+func (r *run) opened(ctx context.Context, found finding, in *turn.Input, agent *v1alpha1.Agent) error {
 	e := r.executor
 	own, err := e.identity(ctx, r.epoch)
 	if err != nil {
 		return fmt.Errorf("failed to ask the store of the journal for its identity: %w", err)
 	}
 	c := continuity{
-		first:    r.epoch == 1,
+		first:    r.first,
+		exact:    r.binding.JournalComplete || r.store.Load() != nil, // this run knows all entries of the journal that it has gone on from
 		recorded: store.Identity{ID: r.binding.StoreID, Incarnation: r.binding.StoreIncarnation},
 		own:      own, found: found, known: r.entries.Load(),
 		effects: r.binding.SideEffects || r.binding.StoreID == "" && mayAffect(r.turn, agent, in.Tools),
@@ -47,7 +48,7 @@ func (r *run) opened(ctx context.Context, found int64, in *turn.Input, agent *v1
 	if n := r.binding.JournalEntries; n != nil {
 		c.known = max(c.known, *n)
 	}
-	loss := &translate.Loss{Reason: c.loss(), Facts: c.facts(e.Name), Entries: found, SideEffects: c.effects}
+	loss := &translate.Loss{Reason: c.loss(), Facts: c.facts(e.Name), Entries: found.entries, SideEffects: c.effects}
 	switch c.judge() {
 	case giveUp:
 		return r.cutOff(in, loss)
@@ -57,7 +58,7 @@ func (r *run) opened(ctx context.Context, found int64, in *turn.Input, agent *v1
 		}
 	case goOn:
 	}
-	r.entries.Store(found)
+	r.entries.Store(found.entries)
 	r.store.Store(&own)
 	return nil
 }
@@ -80,7 +81,7 @@ func (r *run) startOver(ctx context.Context, own store.Identity, loss *translate
 	written, err := r.write(ctx, func(t *v1alpha1.Turn) {
 		translate.StartOver(t, loss, e.Now())
 		b := t.Status.Executor
-		b.StoreID, b.StoreIncarnation, b.JournalEntries = own.ID, own.Incarnation, nil
+		b.StoreID, b.StoreIncarnation, b.JournalEntries, b.JournalComplete = own.ID, own.Incarnation, nil, false
 	})
 	if err != nil {
 		return err
@@ -98,7 +99,7 @@ func (r *run) beforeEffect(ctx context.Context) error {
 		return nil
 	}
 	_, err := r.write(ctx, func(t *v1alpha1.Turn) {
-		r.stamp(t)
+		r.stamp(t, false)
 		t.Status.Executor.SideEffects = true
 	})
 	r.binding.SideEffects = r.binding.SideEffects || err == nil // an API server with an older CRD does not keep it
@@ -119,14 +120,30 @@ func (r *run) write(ctx context.Context, change func(*v1alpha1.Turn)) (*v1alpha1
 	return written, nil
 }
 
-// stamp writes into a binding what this run knows of the journal: which store has it, and how many entries there are. A run
-// that never came to read it knows that there are none if no other run was before it.
-func (r *run) stamp(t *v1alpha1.Turn) {
-	b := t.Status.Executor
-	if own := r.store.Load(); own != nil {
-		b.StoreID, b.StoreIncarnation, b.JournalEntries = own.ID, own.Incarnation, new(r.entries.Load())
-	} else if r.epoch == 1 && !r.tried {
-		b.JournalEntries = new(int64(0))
+// stamp writes into a binding what this run knows of the journal: which store has it, how many entries there are, and whether that is
+// all because the run hands the Turn back. A run that has found nothing, and was not the first, leaves what the binding says: that
+// there is nothing does not prove that there never was.
+func (r *run) stamp(t *v1alpha1.Turn, handBack bool) {
+	b, own, n := t.Status.Executor, r.store.Load(), r.entries.Load()
+	switch {
+	case own != nil && (n > 0 || r.first):
+		b.StoreID, b.StoreIncarnation, b.JournalEntries, b.JournalComplete = own.ID, own.Incarnation, new(n), handBack
+	case r.first && !r.tried: // it has not begun, and no run of a newer epoch has
+		b.JournalEntries, b.JournalComplete = new(int64(0)), handBack
+	}
+}
+
+// confirm brings the store of the run up to date after the store got another incarnation: if it has all entries that this run knows of, the
+// journal is whole there.
+func (r *run) confirm(ctx context.Context, uid string) {
+	e := r.executor
+	own, now := r.store.Load(), e.Store.Last().Identity
+	if own == nil || *own == now || own.ID != now.ID {
+		return
+	}
+	known := r.entries.Load()
+	if last, err := e.Engine.Journal.Last(ctx, uid); err == nil && last >= known {
+		r.store.CompareAndSwap(own, &now)
 	}
 }
 
@@ -152,7 +169,7 @@ type StoreIdentity = store.Identity
 // identity returns the identity of the store. A first run can go by the last answer: nothing was before it.
 func (e *Executor) identity(ctx context.Context, epoch int64) (store.Identity, error) {
 	if last := e.Store.Last(); epoch == 1 && last.ID != "" {
-		return last, nil
+		return last.Identity, nil
 	}
 	return e.Store.Ask(ctx)
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -35,8 +36,17 @@ type shop struct {
 	effect tool.Effect
 	calls  int
 	during func(*run)
+	// asked is called with each request to the model; it may be nil.
+	asked func(*run)
+	// at is the process that runs the Turn, and journals its store.
+	at       *run
+	journals *sqlite.Store
 	// writes counts the writes of status.
 	writes int
+	// published is the position of the store that a Lease has.
+	published int64
+	// bug makes the engine panic.
+	bug bool
 }
 
 func newShop(t *testing.T, change ...func(*v1alpha1.Turn)) *shop {
@@ -54,7 +64,13 @@ func newShop(t *testing.T, change ...func(*v1alpha1.Turn)) *shop {
 }
 
 // Generate asks for one call, and then answers.
-func (s *shop) Generate(_ context.Context, r model.Request) (model.Reply, error) {
+func (s *shop) Generate(ctx context.Context, r model.Request) (model.Reply, error) {
+	if s.asked != nil {
+		s.asked(s.at)
+	}
+	if ctx.Err() != nil {
+		return model.Reply{}, context.Cause(ctx)
+	}
 	usage := model.Usage{InputTokens: 10, OutputTokens: 1}
 	if r.Messages[len(r.Messages)-1].Role == model.RoleTool {
 		return model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}, nil
@@ -79,7 +95,7 @@ func (s *shop) open() *sqlite.Store {
 func (s *shop) bind(predicted bool) {
 	s.t.Helper()
 	journals, t := s.open(), stored(s.t, s.Executor)
-	id, err := journals.Identity(s.t.Context())
+	id, err := s.newTracker(journals).Ask(s.t.Context())
 	if err := errors.Join(err, journals.Close()); err != nil {
 		s.t.Fatal(err)
 	}
@@ -93,6 +109,16 @@ func (s *shop) bind(predicted bool) {
 	}
 }
 
+// newTracker follows the store as a process does that starts.
+func (s *shop) newTracker(journals store.Marked) *store.Tracker {
+	return store.NewTracker(journals, store.TrackerOptions{Published: func(context.Context, string) (int64, error) {
+		if s.bug {
+			panic("a bug")
+		}
+		return s.published, nil
+	}})
+}
+
 // run is a process that runs the Turn as it is bound. kill in during ends it.
 func (s *shop) run(change ...func(*run)) *v1alpha1.Turn {
 	s.t.Helper()
@@ -102,17 +128,19 @@ func (s *shop) run(change ...func(*run)) *v1alpha1.Turn {
 			s.t.Error(err)
 		}
 	}()
-	s.Engine, s.Store = &turn.Engine{Journal: journals, Now: s.Now}, store.NewTracker(journals)
+	s.Engine, s.Store = &turn.Engine{Journal: journals, Now: s.Now}, s.newTracker(journals)
 	ctx, abandon := context.WithCancelCause(s.t.Context())
 	defer abandon(nil)
 	t := stored(s.t, s.Executor)
 	r := &run{
-		executor: s.Executor, turn: t, binding: *t.Status.Executor.DeepCopy(), epoch: t.Epoch(), begun: now, abandon: abandon,
+		executor: s.Executor, turn: t, binding: *t.Status.Executor.DeepCopy(), epoch: t.Epoch(),
+		first: t.Epoch() == 1 || translate.NothingBegun(t.Status.Executor), begun: now, abandon: abandon,
 		cancelled: make(chan struct{}), interrupt: make(chan struct{}),
 	}
 	for _, f := range change {
 		f(r)
 	}
+	s.at, s.journals = r, journals
 	s.Tools = func(context.Context, *v1alpha1.Agent) []tool.Tool {
 		return []tool.Tool{{Tool: prompt.Tool{Name: "buy"}, Effect: s.effect, Caller: tool.CallerFunc(func(ctx context.Context, _ tool.Call) (tool.Result, error) {
 			s.calls++
@@ -208,26 +236,188 @@ func TestACallIsNotMadeAgainWhereTheJournalOfASuspendedTurnIsLost(t *testing.T) 
 	s.mustBeLost(s.run(), v1alpha1.TurnReasonInterrupted, v1alpha1.TurnReasonOtherStore)
 }
 
+// copied returns a copy of the store of now.
+func (s *shop) copied() []byte {
+	s.t.Helper()
+	if err := s.open().Close(); err != nil { // so that all of it is in the one file
+		s.t.Fatal(err)
+	}
+	data, err := os.ReadFile(s.path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return data
+}
+
+// restore puts a copy in the place of the store.
+func (s *shop) restore(data []byte) {
+	s.t.Helper()
+	s.lose()
+	if err := os.WriteFile(s.path, data, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// publish makes the position of the store that of a Lease, as each executor does.
+func (s *shop) publish() {
+	s.t.Helper()
+	journals := s.open()
+	tracker := s.newTracker(journals)
+	err := tracker.Mark(s.t.Context())
+	s.published = tracker.Last().Position
+	if err := errors.Join(err, journals.Close()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// TestACallIsNotMadeAgainWhereAnOlderCopyOfTheStoreIsRestored: the copy is of before the Turn began, or of the time before the call; and the
+// Turn is one that was suspended, so that its status knows how many entries there were, or one that was killed, so that a Lease alone knows
+// how far the store was.
 func TestACallIsNotMadeAgainWhereAnOlderCopyOfTheStoreIsRestored(t *testing.T) {
+	for name, tc := range map[string]struct {
+		during func(*run)
+		begun  bool
+		loss   string
+	}{
+		"suspended, and a copy without it": {suspend, false, v1alpha1.TurnReasonEntriesMissing},
+		"suspended, and a copy with it":    {suspend, true, v1alpha1.TurnReasonEntriesMissing},
+		"killed, and a copy without it":    {kill, false, v1alpha1.TurnReasonJournalMissing},
+		"killed, and a copy with it":       {kill, true, v1alpha1.TurnReasonEntriesUncertain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShop(t)
+			s.bind(true)
+			old := s.copied()
+			if tc.begun {
+				s.asked = kill
+				s.run()
+				s.asked = nil
+				old = s.copied()
+				s.bind(true)
+			}
+			s.during = tc.during
+			s.run()
+			s.during = nil
+			s.publish()
+			s.restore(old)
+			s.bind(true)
+			s.mustBeLost(s.run(), v1alpha1.TurnReasonInterrupted, tc.loss)
+			journals := s.open()
+			now, err := journals.State(t.Context())
+			if err := errors.Join(err, journals.Close()); err != nil || now.Incarnation == "1" || now.Position <= s.published {
+				t.Errorf("store %+v, %v; want another incarnation, beyond position %d", now, err, s.published)
+			}
+		})
+	}
+}
+
+// TestATurnGoesOnInARestoredCopyThatHasAllOfIt: it was suspended before the copy was made.
+func TestATurnGoesOnInARestoredCopyThatHasAllOfIt(t *testing.T) {
 	s := newShop(t)
 	s.bind(true)
-	journals := s.open() // a copy of before the Turn began
-	if err := journals.Close(); err != nil {
-		t.Fatal(err)
-	}
-	old, err := os.ReadFile(s.path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	s.during = suspend
 	s.run()
 	s.during = nil
-	s.lose()
-	if err := os.WriteFile(s.path, old, 0o600); err != nil {
+	old := s.copied()
+	s.published = 100 // other Turns went on
+	s.restore(old)
+	s.bind(true)
+	got := s.run()
+	if got.StateReason() != v1alpha1.TurnReasonCompleted || s.calls != 1 || meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost) != nil {
+		t.Errorf("%s after %d calls, want it completed as if nothing had been", got.StateReason(), s.calls)
+	}
+}
+
+// TestAnEmptyJournalIsNoProofLater: a run that was not the first, found nothing and handed the Turn back has not proved that there never was
+// anything.
+func TestAnEmptyJournalIsNoProofLater(t *testing.T) {
+	s := newShop(t)
+	s.bind(true)
+	old := s.copied()
+	s.during = kill
+	s.run()
+	s.during = nil
+	s.restore(old)
+	s.bind(true)
+	profile := &v1alpha1.PromptProfile{}
+	if err := errors.Join(s.Client.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: "house"}, profile), s.Client.Delete(t.Context(), profile)); err != nil {
 		t.Fatal(err)
 	}
+	s.run()
+	profile.ResourceVersion = ""
+	if err := s.Client.Create(t.Context(), profile); err != nil {
+		t.Fatal(err)
+	}
+	if got := stored(t, s.Executor); got.IsFinished() || got.BoundTo() != "" || got.Status.Executor.JournalComplete {
+		t.Fatalf("executor %+v, want the Turn handed back, and nothing said of its journal", got.Status.Executor)
+	}
+	s.published = 100 // another executor has known it, and was away
 	s.bind(true)
-	s.mustBeLost(s.run(), v1alpha1.TurnReasonInterrupted, v1alpha1.TurnReasonEntriesMissing)
+	s.mustBeLost(s.run(), v1alpha1.TurnReasonInterrupted, v1alpha1.TurnReasonJournalMissing)
+}
+
+// TestARunThatLivesThroughAFailoverIsNotLostAfterIt: its progress says that its journal is whole in the new incarnation.
+func TestARunThatLivesThroughAFailoverIsNotLostAfterIt(t *testing.T) {
+	s := newShop(t)
+	s.bind(true)
+	s.during = func(r *run) {
+		s.published = 100
+		if _, err := s.newTracker(s.journals).Ask(t.Context()); err != nil { // another process judges it
+			t.Error(err)
+		}
+		if _, err := s.Store.Ask(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if written, err := r.writeProgress(t.Context(), r.turn, turn.Progress{}); written == nil || err != nil {
+			t.Errorf("writeProgress: %v, %v", written, err)
+		}
+		kill(r)
+	}
+	if got := s.run(); got.Status.Executor.StoreIncarnation != s.Store.Last().Incarnation || s.Store.Last().Incarnation == "1" {
+		t.Fatalf("executor %+v, want the new incarnation of %+v", got.Status.Executor, s.Store.Last())
+	}
+	s.during = nil
+	s.bind(true)
+	if got := s.run(); got.StateReason() != v1alpha1.TurnReasonCompleted || got.Status.Steps.UnknownOutcomes != 1 || s.calls != 1 {
+		t.Errorf("%s after %d calls, %+v; want it completed, with the call unknown", got.StateReason(), s.calls, got.Status.Steps)
+	}
+}
+
+// TestWhatTheStatusKnowsOutlivesADamagedJournalAndAPanic: the run that finds them has read nothing.
+func TestWhatTheStatusKnowsOutlivesADamagedJournalAndAPanic(t *testing.T) {
+	for name, harm := range map[string]func(*shop){
+		"damaged": func(s *shop) {
+			journals := s.open()
+			e := journal.Entry{Epoch: 1, Kind: journal.ModelReplied, Time: now, Payload: []byte(`[]`)}
+			last, err := journals.Last(s.t.Context(), "uid-one")
+			e.Seq = last + 1
+			if err := errors.Join(err, journals.Append(s.t.Context(), "uid-one", e), journals.Close()); err != nil {
+				s.t.Fatal(err)
+			}
+		},
+		"panic": func(s *shop) { s.bug = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := killedOnce(t, true)
+			known := stored(t, s.Executor)
+			known.Status.Steps = &v1alpha1.StepCounts{Count: 3, ModelRequests: 3, ToolCalls: 2}
+			known.Status.Usage = &v1alpha1.Usage{InputTokens: 30, TotalTokens: 30}
+			known.Status.ToolCalls = []v1alpha1.ToolCallRecord{
+				{CallID: "a", Name: "buy", Step: 1, Outcome: v1alpha1.ToolCallSucceeded}, {CallID: "b", Name: "buy", Step: 2, Outcome: v1alpha1.ToolCallPending},
+			}
+			if err := s.Client.Status().Update(t.Context(), known); err != nil {
+				t.Fatal(err)
+			}
+			s.bind(true)
+			harm(s)
+			got := s.run()
+			steps, usage := got.Status.Steps, got.Status.Usage
+			if got.StateReason() != v1alpha1.TurnReasonInterrupted || steps == nil || steps.Count < 3 || steps.ModelRequests < 3 || steps.UnknownOutcomes < 1 ||
+				usage == nil || usage.InputTokens < 30 || len(got.Status.ToolCalls) != 2 || got.Status.ToolCalls[1].Outcome != v1alpha1.ToolCallUnknown {
+				t.Errorf("%s, steps %+v, usage %+v, calls %+v; want it interrupted with no less than was known", got.StateReason(), steps, usage, got.Status.ToolCalls)
+			}
+		})
+	}
 }
 
 func TestATurnWithoutSideEffectsStartsOverWhereItsJournalIsLost(t *testing.T) {

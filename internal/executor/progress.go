@@ -133,8 +133,9 @@ func (p *progress) tell(t *v1alpha1.Turn) {
 
 // writeProgress writes the progress of a run once.
 func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, n turn.Progress) (*v1alpha1.Turn, error) {
+	r.confirm(ctx, string(t.UID))
 	written, err := r.executor.update(ctx, t, r.epoch, func(t *v1alpha1.Turn) {
-		r.stamp(t)
+		r.stamp(t, false)
 		translate.Progress(t, n)
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {

@@ -33,8 +33,8 @@ type run struct {
 	// journal is known to have.
 	store   atomic.Pointer[store.Identity]
 	entries atomic.Int64
-	// tried is true once the engine was asked to run the Turn.
-	tried bool
+	// first is true where no run before can have begun anything, and tried once the engine was asked to run the Turn.
+	first, tried bool
 	// progress writes what the run does, while it goes on.
 	progress progress
 	// abandon ends the life of the run at once, for a cause; its Turn goes on elsewhere or is gone.

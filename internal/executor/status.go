@@ -79,7 +79,7 @@ func (r *run) releaseUnprepared(ctx context.Context, why *notReadyError) {
 func (r *run) unbind(ctx context.Context, also func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	released, _ := r.executor.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
 		t.Status.Executor.Name = ""
-		r.stamp(t)
+		r.stamp(t, true)
 		r.progress.tell(t)
 		also(t)
 	})

@@ -85,14 +85,13 @@ func (h *health) ready(*http.Request) error {
 	return nil
 }
 
-// storeHealth looks at the store of the journal, and at its identity, which changes with a failover.
+// storeHealth looks at the store of the journal, and marks its position, which the Lease of the executor then publishes.
 func storeHealth(s store.Store, identity *store.Tracker, log logr.Logger) *health {
 	return &health{of: "the store of the journal", meanwhile: "Turns wait for it", log: log, check: func(ctx context.Context) error {
 		if err := s.Check(ctx); err != nil {
 			return err
 		}
-		_, err := identity.Ask(ctx)
-		return err
+		return identity.Mark(ctx)
 	}}
 }
 

@@ -31,7 +31,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/skillfile"
-	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/toolservers"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -103,13 +102,6 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, p.store.Close()) }()
-	p.identity = store.NewTracker(p.store)
-	if _, err := p.identity.Ask(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil // a start that was cut short by the stop has not failed
-		}
-		return fmt.Errorf("failed to ask the store of the journal for its identity: %w", err)
-	}
 
 	if err := awaitAPIServer(ctx, p.clientset, o.Namespace, log); err != nil {
 		if ctx.Err() != nil {
@@ -118,6 +110,12 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		return err
 	}
 	if p.manager, err = newManager(o, p.config, leader, log); err != nil {
+		return err
+	}
+	if err := p.identify(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // a start that was cut short by the stop has not failed
+		}
 		return err
 	}
 	for name, h := range map[string]*health{"store": storeHealth(p.store, p.identity, log), "apiserver": apiHealth(p.clientset, o.Namespace, log)} {

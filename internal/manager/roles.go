@@ -75,7 +75,8 @@ func (p *parts) addController(ctx context.Context) error {
 	}
 	turns.Executors = &controller.ExecutorReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: p.local, Namespace: o.Namespace, Turns: turns}
 	if o.has(RoleExecutor) {
-		turns.Executors.Self, turns.Executors.SelfStore = o.ExecutorName, p.identity.Last
+		turns.Executors.Self = o.ExecutorName
+		turns.Executors.SelfStore = func() executor.StoreIdentity { return p.identity.Last().Identity }
 		turns.Executors.Exclusive = !p.shared && o.elects() // the executor then works only while it leads
 	}
 	probeInterval := time.Duration(o.ProbeIntervalSeconds) * time.Second

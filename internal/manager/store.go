@@ -10,7 +10,12 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
@@ -114,4 +119,39 @@ func await(ctx context.Context, log logr.Logger, away func(error) bool, open fun
 		return nil, fmt.Errorf("gave up waiting for the store of the journal, for about %s: %w", storePatience, err)
 	}
 	return s, err
+}
+
+// identify learns which store this is, and compares it with what the Leases of executors say of it, before a Turn is bound or run and before
+// this process publishes a position of its own.
+func (p *parts) identify(ctx context.Context) error {
+	p.identity = store.NewTracker(p.store, store.TrackerOptions{
+		Published: func(ctx context.Context, id string) (int64, error) {
+			return executor.PublishedPosition(ctx, p.clientset, p.options.Namespace, id)
+		},
+		Lost: p.entriesLost,
+	})
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
+	_, err := backoff.Retry(ctx, func() (store.Identity, error) { return p.identity.Ask(ctx) }, backoff.WithBackOff(wait),
+		backoff.WithMaxElapsedTime(storePatience), backoff.WithNotify(func(err error, wait time.Duration) {
+			p.log.Info("Waiting to learn which store the journal is in", "cause", err.Error(), "in", wait.Round(time.Millisecond).String())
+		}))
+	if err != nil {
+		return fmt.Errorf("failed to learn which store the journal is in: %w", err)
+	}
+	return nil
+}
+
+// entriesLost tells people that the store may have lost entries that it had confirmed. Each Turn tells for itself what becomes of it.
+func (p *parts) entriesLost(known int64, found, now store.State) {
+	cause := "it has failed over to another server, and nothing proves that this one has all entries"
+	if found.Position < known {
+		cause = fmt.Sprintf("it is at position %d and had reached %d: an older copy of it was restored, or a replica without the newest entries took over",
+			found.Position, known)
+	}
+	p.log.Info("The store may have lost entries of the journal that it had confirmed", "storeID", now.ID, "cause", cause,
+		"incarnation", now.Incarnation, "incarnationBefore", found.Incarnation)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.options.Namespace, Name: executor.LeasePrefix + p.options.ExecutorName}}
+	p.manager.GetEventRecorder("capstan").Eventf(lease, nil, corev1.EventTypeWarning, v1alpha1.EventStoreLostEntries, "Compare",
+		"store %q may have lost entries of the journal that it had confirmed: %s", now.ID, cause)
 }

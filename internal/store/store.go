@@ -18,8 +18,15 @@ type Store interface {
 	journal.Journal
 	Keeper
 
-	// Identity says which store this is. It is cheap, and asks the store each time: a failover may come between two calls.
-	Identity(ctx context.Context) (Identity, error)
+	// State says which store this is, and its position. It is cheap, changes nothing, and asks the store each time: a failover may
+	// come between two calls.
+	State(ctx context.Context) (State, error)
+
+	// Mark gives the store a new position, if this process has appended since its last mark. When it returns, the mark is as safe as an
+	// append. least is the greatest position that the store is known to have had. A store that is behind it, or that has failed
+	// over to a server which nothing proves to be complete, gets a new incarnation and a position beyond least in the same write.
+	// Where there is nothing to write, Mark does what State does.
+	Mark(ctx context.Context, least int64) (State, error)
 
 	// Check fails if the journal could not be written now, or if what is written would be lost. The error says what to do.
 	// It takes at most as long as ctx allows.

@@ -145,14 +145,32 @@ func MayAffect(t *v1alpha1.Turn, a *v1alpha1.Agent) bool {
 }
 
 // Bind returns the binding of a Turn to an executor with a store. What earlier bindings recorded stays, so that the next run can
-// compare; unless they say that nothing was begun: then the Turn may begin in any store.
+// compare; unless they say that nothing was begun: then the Turn may begin in any store. Of a run that has not handed the Turn back,
+// nobody knows what it has written.
 func Bind(t *v1alpha1.Turn, a *v1alpha1.Agent, executor, storeID, storeIncarnation string) *v1alpha1.ExecutorBinding {
 	b := v1alpha1.ExecutorBinding{Name: executor, Epoch: t.Epoch() + 1}
 	before := t.Status.Executor
-	if before == nil || before.Epoch == 0 || before.JournalEntries != nil && *before.JournalEntries == 0 {
+	if before == nil || before.Epoch == 0 {
 		b.StoreID, b.StoreIncarnation, b.SideEffects = storeID, storeIncarnation, MayAffect(t, a)
 		return &b
 	}
-	b.StoreID, b.StoreIncarnation, b.JournalEntries, b.SideEffects = before.StoreID, before.StoreIncarnation, before.JournalEntries, before.SideEffects
+	past := *before.DeepCopy()
+	if past.Name != "" {
+		Abandon(&past)
+	}
+	if NothingBegun(&past) {
+		b.StoreID, b.StoreIncarnation, b.SideEffects = storeID, storeIncarnation, MayAffect(t, a)
+	} else {
+		b.StoreID, b.StoreIncarnation, b.SideEffects = past.StoreID, past.StoreIncarnation, past.SideEffects
+	}
+	b.JournalEntries, b.JournalComplete = past.JournalEntries, past.JournalComplete
 	return &b
 }
+
+// NothingBegun reports whether a binding says that no run before it has begun anything.
+func NothingBegun(b *v1alpha1.ExecutorBinding) bool {
+	return b.JournalComplete && b.JournalEntries != nil && *b.JournalEntries == 0
+}
+
+// Abandon writes into a binding that its run was not heard of again: nobody knows what it has written to the journal.
+func Abandon(b *v1alpha1.ExecutorBinding) { b.JournalComplete = false }

@@ -72,8 +72,22 @@ func TestABindingKeepsWhereTheJournalIs(t *testing.T) {
 			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1", SideEffects: true},
 		},
 		"nothing begun": {
-			"it may begin anywhere", &v1alpha1.ExecutorBinding{Epoch: 3, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0))},
-			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "new", StoreIncarnation: "2", SideEffects: true},
+			"it may begin anywhere", &v1alpha1.ExecutorBinding{Epoch: 3, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0)), JournalComplete: true},
+			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "new", StoreIncarnation: "2", JournalEntries: new(int64(0)), JournalComplete: true, SideEffects: true},
+		},
+		"nothing begun, as far as was written": {
+			"a run may have begun after that", &v1alpha1.ExecutorBinding{Epoch: 3, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0))},
+			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0))},
+		},
+		"handed back": {
+			"these are all entries", &v1alpha1.ExecutorBinding{Epoch: 3, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(4)), JournalComplete: true},
+			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(4)), JournalComplete: true},
+		},
+		"bound, and lost with its executor": {
+			"nobody knows what it has begun", &v1alpha1.ExecutorBinding{
+				Name: "gone", Epoch: 3, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0)), JournalComplete: true,
+			},
+			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0))},
 		},
 		"bound by an older version": {
 			"its store is not known, and stays so until a run has found its journal", &v1alpha1.ExecutorBinding{Epoch: 3},

@@ -64,9 +64,9 @@ type Input struct {
 	KeepReasoning bool
 	// Progress is told what the Turn has done by now, after each call and each step that goes on; nil tells nobody. It returns at once.
 	Progress func(Progress)
-	// Opened is called when the journal was read, before the run does anything, with the number of entries that the journal has.
-	// An error ends the run. If Opened is nil, any journal is taken.
-	Opened func(ctx context.Context, entries int64) error
+	// Opened is called when the journal was read, before the run does anything, with the number of entries that the journal has, and
+	// whether the end of the Turn is among them. An error ends the run. If Opened is nil, any journal is taken.
+	Opened func(ctx context.Context, entries int64, ended bool) error
 	// Entries is kept at the number of entries that the journal is known to have. It may be nil.
 	Entries *atomic.Int64
 	// BeforeEffect is called before the first call, in this run, of a tool that is not ReadOnly is recorded. An error ends the
@@ -189,7 +189,7 @@ func (e *Engine) RunInput(ctx context.Context, in *Input) (*Result, error) {
 // opened says how many entries the journal has, and returns why the run must not go on from them; nil if it may.
 func (r *run) opened() error {
 	if r.in.Opened != nil {
-		if err := r.in.Opened(r.life, r.log.Len()); err != nil {
+		if err := r.in.Opened(r.life, r.log.Len(), r.past.result != nil); err != nil {
 			return err
 		}
 	}

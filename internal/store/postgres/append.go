@@ -83,6 +83,7 @@ func (s *Store) write(ctx context.Context, query string, args []any) (refused bo
 	}
 	defer conn.Release()
 	tag, err := conn.Exec(ctx, query, args...)
+	s.unmarked.Store(true) // also where it failed: it may have been done
 	return err == nil && tag.RowsAffected() == 0, err
 }
 

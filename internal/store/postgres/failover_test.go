@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
@@ -47,10 +48,11 @@ var calls = map[string]func(ctx context.Context, s *postgres.Store) error{
 		_, err := s.Purge(ctx, time.Unix(1, 0), 1)
 		return err
 	},
-	"UIDs":     func(ctx context.Context, s *postgres.Store) error { _, err := s.UIDs(ctx, "", 1); return err },
-	"Size":     func(ctx context.Context, s *postgres.Store) error { _, err := s.Size(ctx); return err },
-	"Identity": func(ctx context.Context, s *postgres.Store) error { _, err := s.Identity(ctx); return err },
-	"Check":    func(ctx context.Context, s *postgres.Store) error { return s.Check(ctx) },
+	"UIDs":  func(ctx context.Context, s *postgres.Store) error { _, err := s.UIDs(ctx, "", 1); return err },
+	"Size":  func(ctx context.Context, s *postgres.Store) error { _, err := s.Size(ctx); return err },
+	"State": func(ctx context.Context, s *postgres.Store) error { _, err := s.State(ctx); return err },
+	"Mark":  func(ctx context.Context, s *postgres.Store) error { _, err := s.Mark(ctx, 0); return err },
+	"Check": func(ctx context.Context, s *postgres.Store) error { return s.Check(ctx) },
 }
 
 // TestFailoverThatKeepsConnections: the primary is demoted, the connections to it stay open, and it answers that it takes no writes. The
@@ -77,7 +79,7 @@ func TestFailoverThatKeepsConnections(t *testing.T) {
 			if err := first.Retire(t.Context(), time.Unix(1, 0), "old"); err != nil {
 				t.Fatal(err)
 			}
-			before, err := first.Identity(t.Context())
+			before, err := first.State(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,9 +106,9 @@ func TestFailoverThatKeepsConnections(t *testing.T) {
 				slowest = max(slowest, time.Since(began))
 			}
 			t.Logf("all %d stores went on within %s, the slowest took %s", len(calls), time.Since(since), slowest)
-			after, err := first.Identity(t.Context())
-			if err != nil || after.ID != before.ID || after.Incarnation == before.Incarnation {
-				t.Errorf("Identity: %+v, %v; want the ID of %+v with another incarnation", after, err, before)
+			after, err := first.State(t.Context())
+			if err != nil || after.ID != before.ID {
+				t.Errorf("State: %+v, %v; want the ID of %+v", after, err, before)
 			}
 		})
 	}
@@ -221,5 +223,91 @@ func TestAppendThatNoStandbyHas(t *testing.T) {
 	primary.Set(t, "synchronous_standby_names", "")
 	if err := s.Append(t.Context(), "a", entry(2, 1)); !errors.Is(err, journal.ErrSequence) {
 		t.Errorf("Append: %v, want ErrSequence, for the entry is on the server's disk", err)
+	}
+}
+
+// TestIncarnationAfterAFailover: it changes unless every commit had waited for a standby and the mark that is known of is there.
+func TestIncarnationAfterAFailover(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason      string
+		synchronous string
+		behind      int64
+		lost        bool
+	}{
+		"synchronous standby":                   {"each entry that was acknowledged is on it", "*", 0, false},
+		"asynchronous standby":                  {"it may lack the last entries", "", 0, true},
+		"synchronous standby that lacks a mark": {"it was not the one that commits waited for", "*", 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			primary, standby := postgrestest.Pair(t)
+			primary.Set(t, "synchronous_standby_names", tc.synchronous)
+			stores := []*postgres.Store{openAt(t, primary.Both(standby, "postgres")), openAt(t, primary.Both(standby, "postgres"))}
+			s := stores[0]
+			if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
+				t.Fatal(err)
+			}
+			before, err := s.Mark(t.Context(), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			primary.CaughtUp(t, standby)
+			if err := primary.Stop(t.Context(), postgrestest.Immediate); err != nil {
+				t.Fatal(err)
+			}
+			if err := standby.Promote(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if st, err := s.State(t.Context()); err != nil || !st.Unsure {
+				t.Errorf("State: %+v, %v; want it unsure until the next mark", st, err)
+			}
+			found := make([]store.State, 0, len(stores))
+			for _, s := range stores { // of several processes one tells of it
+				st, err := s.Mark(t.Context(), before.Position+tc.behind)
+				if err != nil || st.Unsure || (st.Incarnation != before.Incarnation) != tc.lost || st.ID != before.ID || st.Position <= before.Position {
+					t.Errorf("Mark: %+v, %v; want a new incarnation: %t, after %+v: %s", st, err, tc.lost, before, tc.reason)
+				}
+				found = append(found, st)
+			}
+			if found[0].Lost != tc.lost || found[1].Lost || found[0].Identity != found[1].Identity {
+				t.Errorf("Mark: %+v, want one that tells of a loss: %t", found, tc.lost)
+			}
+		})
+	}
+}
+
+// TestRestoredBackup: a dump that is loaded over what came after it is behind, and one that is loaded into another server has another
+// incarnation also where no position is known, and where commits had waited for a standby.
+func TestRestoredBackup(t *testing.T) {
+	server := postgrestest.Own(t)
+	s := openAt(t, server.URL("postgres"))
+	first, err := s.Mark(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restore, err := server.Dump(t.Context(), "postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	last, err := s.Mark(t.Context(), first.Position)
+	if err != nil || last.Position <= first.Position || last.Lost {
+		t.Fatalf("Mark: %+v, %v; want a position after %d", last, err, first.Position)
+	}
+	if err := restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Mark(t.Context(), last.Position)
+	if err != nil || !got.Lost || got.Incarnation == first.Incarnation || got.ID != first.ID || len(entries(t, s, "a")) != 0 {
+		t.Errorf("Mark: %+v, %v; want the store %+v with a new incarnation", got, err, first)
+	}
+	if err := restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	postgrestest.Exec(t, server.URL("postgres"), `UPDATE capstan_store SET server = '7000000000000000000-00000001', confirmed = true`)
+	if got, err := s.Mark(t.Context(), 0); err != nil || !got.Lost || got.ID != first.ID {
+		t.Errorf("Mark in another server: %+v, %v; want the store %+v with a new incarnation", got, err, first)
 	}
 }

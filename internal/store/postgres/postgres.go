@@ -35,6 +35,8 @@ const (
 type Store struct {
 	pool   *pgxpool.Pool
 	closed atomic.Bool
+	// unmarked is true while there may be appends since the last mark of this process, or of one before it.
+	unmarked atomic.Bool
 }
 
 // Open opens the journals in the database that a URL names: postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full.
@@ -67,7 +69,9 @@ func open(ctx context.Context, databaseURL string, dir fs.FS) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("failed to bring the journal to the newest schema: %w", explain(err))
 	}
-	return &Store{pool: pool}, nil
+	s := &Store{pool: pool}
+	s.unmarked.Store(true)
+	return s, nil
 }
 
 // Close waits for the calls under way and closes the connections. Later calls get ErrClosed. It may be called more than

@@ -112,18 +112,18 @@ func TestLossContract(t *testing.T) {
 		})
 }
 
-func TestIdentityContract(t *testing.T) {
-	journaltest.RunIdentity(t, func(t *testing.T) func() (journaltest.Identified, error) {
+func TestPositionContract(t *testing.T) {
+	journaltest.RunPosition(t, func(t *testing.T) func() (journaltest.Marked, error) {
 		databaseURL := postgrestest.Database(t)
-		return func() (journaltest.Identified, error) { return postgres.Open(t.Context(), databaseURL) }
+		return func() (journaltest.Marked, error) { return postgres.Open(t.Context(), databaseURL) }
 	})
 }
 
-func TestIdentityWhereTheServerDoesNotTell(t *testing.T) {
+func TestStateWhereTheServerDoesNotTell(t *testing.T) {
 	s := openAt(t, postgrestest.Database(t))
-	whole, err := s.Identity(t.Context())
+	whole, err := s.State(t.Context())
 	if err != nil || whole.Incarnation == "1" {
-		t.Fatalf("Identity: %+v, %v; want the server's incarnation", whole, err)
+		t.Fatalf("State: %+v, %v; want the server's incarnation", whole, err)
 	}
 	databaseURL := postgrestest.Own(t).URL("postgres")
 	for name, statement := range map[string]string{
@@ -133,14 +133,17 @@ func TestIdentityWhereTheServerDoesNotTell(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			plain := ordinary(t, databaseURL)
 			s := openAt(t, plain)
-			before, err := s.Identity(t.Context())
+			before, err := s.State(t.Context())
 			if err != nil || before.Incarnation == "1" {
-				t.Fatalf("Identity of an ordinary user: %+v, %v; want the server's incarnation", before, err)
+				t.Fatalf("State of an ordinary user: %+v, %v; want the server's incarnation", before, err)
 			}
 			postgrestest.Exec(t, databaseURL, statement)
-			after, err := s.Identity(t.Context())
-			if want := (store.Identity{ID: before.ID, Incarnation: "1"}); err != nil || after != want {
-				t.Errorf("Identity: %+v, %v; want %+v", after, err, want)
+			after, err := s.State(t.Context())
+			if want := (store.Identity{ID: before.ID, Incarnation: "1"}); err != nil || after.Identity != want {
+				t.Errorf("State: %+v, %v; want %+v", after, err, want)
+			}
+			if marked, err := s.Mark(t.Context(), 0); err != nil || marked.Lost {
+				t.Errorf("Mark: %+v, %v; want nothing lost where nothing is told", marked, err)
 			}
 			postgrestest.Exec(t, databaseURL, strings.Replace(strings.Replace(statement, "REVOKE", "GRANT", 1), "FROM", "TO", 1))
 		})
@@ -171,11 +174,11 @@ func TestCallsAfterClose(t *testing.T) {
 	_, list := s.UIDs(t.Context(), "", 1)
 	_, purge := s.Purge(t.Context(), time.Unix(1, 0), 1)
 	_, size := s.Size(t.Context())
-	_, identity := s.Identity(t.Context())
+	_, state := s.State(t.Context())
 	for name, err := range map[string]error{
 		"Append": s.Append(t.Context(), "a", entry(1, 1)), "Read": read, "Artifact": artifact, "UIDs": list, "Purge": purge, "Size": size,
-		"Identity": identity,
-		"Retire":   s.Retire(t.Context(), time.Unix(1, 0), "a"), "Check": s.Check(t.Context()),
+		"State":  state,
+		"Retire": s.Retire(t.Context(), time.Unix(1, 0), "a"), "Check": s.Check(t.Context()),
 	} {
 		if !errors.Is(err, postgres.ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)

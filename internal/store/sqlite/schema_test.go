@@ -101,7 +101,7 @@ func TestOpenLeavesANewerSchemaAlone(t *testing.T) {
 	if !errors.Is(err, journal.ErrNewer) {
 		t.Errorf("Open: %v, want ErrNewer", err)
 	}
-	must(t, "Open", err, path, "version 99", "knows is 3", "run that version, or a later one")
+	must(t, "Open", err, path, "version 99", "knows is 4", "run that version, or a later one")
 }
 
 func TestReaderOfAnotherSchema(t *testing.T) {
@@ -130,7 +130,7 @@ func TestReaderOfAnotherSchema(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	at(t, path, 3, func(db *sql.DB) {
+	at(t, path, 4, func(db *sql.DB) {
 		if _, err := db.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)`); err != nil {
 			t.Fatal(err)
 		}

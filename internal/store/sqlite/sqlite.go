@@ -40,6 +40,9 @@ type Store struct {
 
 	frequent [len(frequent)]*sql.Stmt // the variable of that name, prepared; the pool closes them
 
+	// unmarked is true while there may be appends since the last mark, of this process or of the one before it.
+	unmarked atomic.Bool
+
 	damage  atomic.Pointer[error] // the first sign that the file is damaged
 	missing atomic.Int64          // the bytes that could not be written for want of room, or of a sound disk
 }
@@ -57,6 +60,7 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 		path:    path,
 		appends: make(chan *appendCall), changes: make(chan *change), closing: make(chan struct{}), closed: make(chan struct{}),
 	}
+	s.unmarked.Store(true)
 	if s.lock, err = acquire(ctx, path); err != nil {
 		return nil, err
 	}

@@ -111,10 +111,10 @@ func TestLossContract(t *testing.T) {
 		})
 }
 
-func TestIdentityContract(t *testing.T) {
-	journaltest.RunIdentity(t, func(t *testing.T) func() (journaltest.Identified, error) {
+func TestPositionContract(t *testing.T) {
+	journaltest.RunPosition(t, func(t *testing.T) func() (journaltest.Marked, error) {
 		path := filepath.Join(t.TempDir(), "journal.db")
-		return func() (journaltest.Identified, error) { return sqlite.Open(t.Context(), path) }
+		return func() (journaltest.Marked, error) { return sqlite.Open(t.Context(), path) }
 	})
 }
 
@@ -124,7 +124,7 @@ func TestACopyOfAFileHasTheSameID(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := s.Identity(t.Context())
+	want, err := s.State(t.Context())
 	if err := errors.Join(err, s.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -136,8 +136,8 @@ func TestACopyOfAFileHasTheSameID(t *testing.T) {
 	if err := os.WriteFile(copied, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := openAt(t, copied).Identity(t.Context()); got != want || err != nil {
-		t.Errorf("Identity: %+v, %v; want %+v", got, err, want)
+	if got, err := openAt(t, copied).State(t.Context()); got != want || err != nil {
+		t.Errorf("State: %+v, %v; want %+v", got, err, want)
 	}
 }
 
@@ -168,11 +168,11 @@ func TestCallsAfterClose(t *testing.T) {
 	_, list := s.UIDs(t.Context(), "", 1)
 	_, purge := s.Purge(t.Context(), time.Unix(1, 0), 1)
 	_, size := s.Size(t.Context())
-	_, identity := s.Identity(t.Context())
+	_, state := s.State(t.Context())
 	for name, err := range map[string]error{
 		"Append": s.Append(t.Context(), "a", entry(2)), "Read": read, "Artifact": artifact, "UIDs": list, "Purge": purge, "Size": size,
-		"Identity": identity,
-		"Retire":   s.Retire(t.Context(), time.Unix(1, 0), "a"), "Check": s.Check(t.Context()),
+		"State":  state,
+		"Retire": s.Retire(t.Context(), time.Unix(1, 0), "a"), "Check": s.Check(t.Context()),
 	} {
 		if !errors.Is(err, sqlite.ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)

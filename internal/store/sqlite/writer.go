@@ -156,6 +156,7 @@ func (s *Store) commit(batch []*appendCall) {
 		return nil
 	})
 	s.remember(bytes, err)
+	s.unmarked.Store(true)
 	for _, call := range batch {
 		if call.refused != nil {
 			call.done <- call.refused

@@ -18,7 +18,8 @@ import (
 type Memory struct {
 	mu       sync.Mutex
 	journals map[string]*held
-	identity store.Identity
+	state    store.State
+	marked   bool // whether nothing was appended since the last mark
 }
 
 // held is one journal.
@@ -92,6 +93,7 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 		m.journals = map[string]*held{}
 	}
 	m.journals[uid] = h
+	m.marked = false
 	return nil
 }
 
@@ -167,17 +169,40 @@ func (m *Memory) Lose(uid string, after int64) {
 	}
 }
 
-// Identity returns an ID that is made by the first call, and the incarnation "1".
-func (m *Memory) Identity(ctx context.Context) (store.Identity, error) {
+// State returns an ID that is made by the first call, the incarnation, which is "1" at first, and the position.
+func (m *Memory) State(ctx context.Context) (store.State, error) {
 	if err := ctx.Err(); err != nil {
-		return store.Identity{}, context.Cause(ctx)
+		return store.State{}, context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.identity == (store.Identity{}) {
-		m.identity = store.Identity{ID: rand.Text(), Incarnation: "1"}
+	return m.stateNow(), nil
+}
+
+func (m *Memory) stateNow() store.State {
+	if m.state == (store.State{}) {
+		m.state.Identity = store.Identity{ID: rand.Text(), Incarnation: "1"}
 	}
-	return m.identity, nil
+	return m.state
+}
+
+// Mark gives the store a new position, and a new incarnation if it is behind.
+func (m *Memory) Mark(ctx context.Context, least int64) (store.State, error) {
+	if err := ctx.Err(); err != nil {
+		return store.State{}, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.stateNow()
+	if now.Lost = now.Position < least; now.Lost {
+		now.Incarnation = rand.Text()
+	}
+	if now.Lost || !m.marked {
+		now.Position = max(now.Position, least) + 1
+		m.marked = true
+	}
+	m.state = store.State{Identity: now.Identity, Position: now.Position}
+	return now, nil
 }
 
 // Size returns how much there is; Bytes are those of payloads and artifacts.

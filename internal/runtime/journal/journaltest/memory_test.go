@@ -29,10 +29,10 @@ func TestMemoryKeepsTheContractOfALoss(t *testing.T) {
 		})
 }
 
-func TestMemoryKeepsTheContractOfAnIdentity(t *testing.T) {
-	journaltest.RunIdentity(t, func(*testing.T) func() (journaltest.Identified, error) {
+func TestMemoryKeepsTheContractOfAPosition(t *testing.T) {
+	journaltest.RunPosition(t, func(*testing.T) func() (journaltest.Marked, error) {
 		m := &journaltest.Memory{}
-		return func() (journaltest.Identified, error) { return m, nil }
+		return func() (journaltest.Marked, error) { return m, nil }
 	})
 }
 

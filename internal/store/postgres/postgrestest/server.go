@@ -110,6 +110,18 @@ func (s *Server) Resume(ctx context.Context) error {
 	return nil
 }
 
+// Dump writes a database, as it is at one moment, into a file of the server's folder, and returns a function that puts it in the place of
+// what the database has then.
+func (s *Server) Dump(ctx context.Context, database string) (restore func(ctx context.Context) error, err error) {
+	file := filepath.Join(s.dir, "dump")
+	if err := s.run(ctx, "pg_dump", "-Fc", "-f", file, "-d", s.URL(database)); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		return s.run(ctx, "pg_restore", "--clean", "--if-exists", "--single-transaction", "-d", s.URL(database), file)
+	}, nil
+}
+
 // Close stops the server and removes its folder. It may be called more than once.
 func (s *Server) Close() error {
 	var err error

@@ -1,0 +1,150 @@
+package journaltest
+
+import (
+	"context"
+	"regexp"
+	"sync"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// Marked is a store that says which one it is and how far it has come.
+type Marked interface {
+	journal.Journal
+	store.Marked
+	Close() error
+}
+
+// identifier is the form of an ID and of an incarnation.
+var identifier = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
+
+// RunPosition runs the contract of a store's identity and position. place makes an empty place for a store. What it returns opens the store
+// of that place, which is made by the first call; it waits if the place admits only one at a time.
+func RunPosition(t *testing.T, place func(t *testing.T) (open func() (Marked, error))) {
+	t.Run("a store that is opened again has the same identity", func(t *testing.T) {
+		open := place(t)
+		first := stateOf(t, open)
+		if !identifier.MatchString(first.ID) || !identifier.MatchString(first.Incarnation) {
+			t.Errorf("State: %+v, want both to be of the form %s, for they go into a status", first, identifier)
+		}
+		if second := stateOf(t, open); second != first {
+			t.Errorf("State after a restart: %+v, want %+v", second, first)
+		}
+	})
+	t.Run("another store has another ID", func(t *testing.T) {
+		if one, other := stateOf(t, place(t)), stateOf(t, place(t)); one.ID == other.ID {
+			t.Errorf("State: two stores have the ID %q", one.ID)
+		}
+	})
+	t.Run("processes that open a new store at once agree", func(t *testing.T) {
+		open := place(t)
+		found := make([]store.State, 6)
+		var group sync.WaitGroup
+		for i := range found {
+			group.Go(func() { found[i] = stateOf(t, open) })
+		}
+		group.Wait()
+		for _, other := range found {
+			if other != found[0] || other.ID == "" {
+				t.Errorf("State: %+v, want all to have one", found)
+				break
+			}
+		}
+	})
+	t.Run("a call whose context has ended does nothing", func(t *testing.T) {
+		use(t, place(t), func(s Marked) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if st, err := s.State(ctx); err == nil || st != (store.State{}) {
+				t.Errorf("State: %+v, %v; want an error alone", st, err)
+			}
+			if st, err := s.Mark(ctx, 0); err == nil || st != (store.State{}) {
+				t.Errorf("Mark: %+v, %v; want an error alone", st, err)
+			}
+			if st, err := s.Mark(t.Context(), 0); err != nil || st.Position != 1 {
+				t.Errorf("Mark: %+v, %v; want the first position", st, err)
+			}
+		})
+	})
+	t.Run("a mark after appends has a new position, which stays", func(t *testing.T) {
+		open := place(t)
+		var last store.State
+		use(t, open, func(s Marked) {
+			before := advance(t, s, 0) // what a process before may have appended
+			if again := advance(t, s, before.Position); again != before {
+				t.Errorf("Mark with nothing appended: %+v, want %+v", again, before)
+			}
+			add(t, s, "a", nil, entry(1, 1))
+			last = advance(t, s, before.Position)
+			if want := (store.State{Identity: before.Identity, Position: before.Position + 1}); last != want {
+				t.Errorf("Mark after an append: %+v, want %+v", last, want)
+			}
+		})
+		if got := stateOf(t, open); got != last {
+			t.Errorf("State after a restart: %+v, want %+v", got, last)
+		}
+	})
+	t.Run("a store that is behind has a new incarnation, once", func(t *testing.T) {
+		open := place(t)
+		var last store.State
+		use(t, open, func(s Marked) {
+			before := advance(t, s, 0)
+			last = advance(t, s, before.Position+10)
+			if !last.Lost || last.ID != before.ID || last.Incarnation == before.Incarnation || last.Position <= before.Position+10 ||
+				!identifier.MatchString(last.Incarnation) {
+				t.Errorf("Mark of a store that is behind: %+v, want the store %+v with a new incarnation, beyond position %d", last, before, before.Position+10)
+			}
+			last.Lost = false
+			if again := advance(t, s, before.Position+10); again != last {
+				t.Errorf("Mark after it: %+v, want %+v", again, last)
+			}
+		})
+		if got := stateOf(t, open); got != last {
+			t.Errorf("State after a restart: %+v, want %+v", got, last)
+		}
+		use(t, open, func(s Marked) {
+			if again := advance(t, s, last.Position+1); !again.Lost || again.Incarnation == last.Incarnation {
+				t.Errorf("Mark of a store that is behind again: %+v, want another incarnation than in %+v", again, last)
+			}
+		})
+	})
+}
+
+// advance marks a store.
+func advance(t *testing.T, s Marked, least int64) store.State {
+	t.Helper()
+	st, err := s.Mark(t.Context(), least)
+	if err != nil {
+		t.Errorf("Mark: %v", err)
+	}
+	return st
+}
+
+// stateOf opens a store, asks for its state and closes it.
+func stateOf(t *testing.T, open func() (Marked, error)) (st store.State) {
+	t.Helper()
+	use(t, open, func(s Marked) {
+		var err error
+		if st, err = s.State(t.Context()); err != nil {
+			t.Errorf("State: %v", err)
+		}
+		st.Unsure = false // until the first mark
+	})
+	return st
+}
+
+// use opens a store, does something with it and closes it.
+func use(t *testing.T, open func() (Marked, error), do func(Marked)) {
+	t.Helper()
+	s, err := open()
+	if err != nil {
+		t.Errorf("failed to open the store: %v", err)
+		return
+	}
+	do(s)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,8 @@
+-- +goose Up
+-- The position grows with each mark. The incarnation changes when the file was found behind a position that it had.
+ALTER TABLE store ADD COLUMN position INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE store ADD COLUMN incarnation TEXT NOT NULL DEFAULT '1';
+
+-- +goose Down
+ALTER TABLE store DROP COLUMN incarnation;
+ALTER TABLE store DROP COLUMN position;

@@ -1,0 +1,50 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/rand"
+
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+const selectState = `SELECT id, incarnation, position FROM store`
+
+// State returns the ID that the file was given when its schema was made, its incarnation and its position. A file does not know that it was
+// restored from a copy: it is never unsure.
+func (s *Store) State(ctx context.Context) (st store.State, err error) {
+	if err := s.db.QueryRowContext(ctx, selectState).Scan(&st.ID, &st.Incarnation, &st.Position); err != nil {
+		return store.State{}, s.failed(err)
+	}
+	return st, nil
+}
+
+// Mark gives the file a new position if there is something to mark, and a new incarnation if it is behind.
+func (s *Store) Mark(ctx context.Context, least int64) (st store.State, err error) {
+	var wrote bool
+	err = s.change(ctx, func(t *tx) error {
+		st, wrote = store.State{}, false
+		row := t.QueryRow(selectState) //nolint:noctx // because the transaction carries the context
+		if err := row.Scan(&st.ID, &st.Incarnation, &st.Position); err != nil {
+			return err
+		}
+		if st.Lost = st.Position < least; st.Lost {
+			st.Incarnation = rand.Text()
+		}
+		if wrote = st.Lost || s.unmarked.Load(); !wrote {
+			return nil
+		}
+		st.Position = max(st.Position, least) + 1
+		_, err := t.exec(`UPDATE store SET position = ?, incarnation = ?`, st.Position, st.Incarnation)
+		if err == nil {
+			s.unmarked.Store(false) // the writer alone appends: nothing comes between
+		}
+		return err
+	})
+	if err != nil {
+		if wrote {
+			s.unmarked.Store(true)
+		}
+		return store.State{}, err
+	}
+	return st, nil
+}

@@ -1,0 +1,144 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// loss is what a Tracker has told of one.
+type loss struct{ known, found int64 }
+
+// follower is a process that follows a store, and what it has told.
+type follower struct {
+	*store.Tracker
+	published int64
+	failure   error
+	asked     int
+	losses    []loss
+}
+
+func follow(s store.Marked) *follower {
+	f := &follower{}
+	f.Tracker = store.NewTracker(s, store.TrackerOptions{
+		Published: func(context.Context, string) (int64, error) {
+			f.asked++
+			return f.published, f.failure
+		},
+		Lost: func(known int64, found, _ store.State) { f.losses = append(f.losses, loss{known, found.Position}) },
+	})
+	return f
+}
+
+func appendTo(t *testing.T, m *journaltest.Memory, uid string) {
+	t.Helper()
+	if err := m.Append(t.Context(), uid, journal.Entry{Seq: 1, Epoch: 1, Kind: journal.Prepared, Time: time.Unix(1, 0)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAStoreIsComparedWithWhatWasPublished before anything relies on it.
+func TestAStoreIsComparedWithWhatWasPublished(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason    string
+		published int64
+		losses    []loss
+	}{
+		"never published":            {"nothing is known of it", 0, nil},
+		"as far as it was published": {"it has what was acknowledged", 1, nil},
+		"behind":                     {"it had reached more", 5, []loss{{5, 1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &journaltest.Memory{}
+			before, err := m.Mark(t.Context(), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := follow(m)
+			f.published = tc.published
+			for range 2 { // once is enough
+				id, err := f.Ask(t.Context())
+				if err != nil || id.ID != before.ID || (id != before.Identity) != (tc.losses != nil) || f.Last().Identity != id {
+					t.Errorf("Ask: %+v, %v; want the store %+v, with a new incarnation where it is behind: %s", id, err, before, tc.reason)
+				}
+			}
+			if diff := cmp.Diff(tc.losses, f.losses, cmp.AllowUnexported(loss{})); diff != "" || f.asked != 1 {
+				t.Errorf("asked %d times what was published, want once; losses (-want +got):\n%s", f.asked, diff)
+			}
+		})
+	}
+}
+
+// TestAStoreThatCannotBeComparedIsNotReliedOn: the API server is away.
+func TestAStoreThatCannotBeComparedIsNotReliedOn(t *testing.T) {
+	f := follow(&journaltest.Memory{})
+	f.failure = errors.New("away")
+	if id, err := f.Ask(t.Context()); !errors.Is(err, f.failure) || id != (store.Identity{}) || f.Last() != (store.State{}) {
+		t.Errorf("Ask: %+v, %v; want the error, and nothing known", id, err)
+	}
+	f.failure = nil
+	if _, err := f.Ask(t.Context()); err != nil {
+		t.Errorf("Ask: %v, want it to work again", err)
+	}
+}
+
+// TestAStoreThatGoesBackWhileItIsUsed: the process notices by itself, with its next question.
+func TestAStoreThatGoesBackWhileItIsUsed(t *testing.T) {
+	older, newer := &journaltest.Memory{}, &journaltest.Memory{}
+	used := &replaceable{newer}
+	f := follow(used)
+	for _, uid := range []string{"a", "b", "c"} {
+		appendTo(t, newer, uid)
+		if err := f.Mark(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f.Last().Position != 3 || f.losses != nil {
+		t.Fatalf("position %d, losses %v; want 3 and none", f.Last().Position, f.losses)
+	}
+	if _, err := older.Mark(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	used.Memory = older
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			if _, err := f.Ask(t.Context()); err != nil {
+				t.Errorf("Ask: %v", err)
+			}
+		})
+	}
+	group.Wait()
+	now, err := older.State(t.Context())
+	if err != nil || f.Last().Incarnation != now.Incarnation || now.Incarnation == "1" {
+		t.Errorf("%+v is known, and the store says %+v, %v; want its new incarnation", f.Last(), now, err)
+	}
+	if diff := cmp.Diff(1, len(f.losses)); diff != "" {
+		t.Errorf("losses %v, want it told once", f.losses)
+	}
+}
+
+// replaceable is a store that an older copy of it takes the place of.
+type replaceable struct{ *journaltest.Memory }
+
+// State has the ID that a copy has.
+func (r *replaceable) State(ctx context.Context) (store.State, error) {
+	s, err := r.Memory.State(ctx)
+	s.ID = "a"
+	return s, err
+}
+
+// Mark does that, too.
+func (r *replaceable) Mark(ctx context.Context, least int64) (store.State, error) {
+	s, err := r.Memory.Mark(ctx, least)
+	s.ID = "a"
+	return s, err
+}
