@@ -15,7 +15,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// account completes the end of a Turn whose journal is lost: it takes in what the Turns of sub-agents took, and charges the Session.
+// interrupted returns the end of a Turn whose journal is of no use, or a *loop.Parked or *unreadError as account does: it ends with what its
+// status knows.
+func (r *run) interrupted(ctx context.Context, message string) error {
+	return r.account(ctx, &cutOffError{stop: turn.StopInterrupted, message: message})
+}
+
+// account completes the end of a Turn whose journal is lost or of no use: it takes in what the Turns of sub-agents took, and charges the Session.
 // It returns cut then, a *loop.Parked while such a Turn has not ended, and an *unreadError if it must be tried again.
 func (r *run) account(ctx context.Context, cut *cutOffError) error {
 	var err error
@@ -33,7 +39,7 @@ func (r *run) account(ctx context.Context, cut *cutOffError) error {
 	return cut
 }
 
-// cutShort puts the end of a Turn whose journal is lost into its status, which is then written.
+// cutShort puts the end of a Turn whose journal is lost or of no use into its status, which is then written.
 func (r *run) cutShort(t *v1alpha1.Turn, cut *cutOffError) {
 	r.progress.tell(t)
 	translate.TakeIn(t, cut.subAgents)

@@ -195,10 +195,10 @@ func (r *run) attempt(ctx context.Context) (*turn.Result, error) {
 		return nil, r.account(ctx, cut)
 	}
 	if errors.Is(err, journal.ErrDamaged) {
-		return r.interrupted(ctx, "the turn cannot go on, because its record makes no sense: "+err.Error())
+		return nil, r.interrupted(ctx, "the turn cannot go on, because its record makes no sense: "+err.Error())
 	}
 	if errors.Is(err, errPanicked) {
-		return r.interrupted(ctx, "the run failed within Capstan, which is a bug: see the log of its executor")
+		return nil, r.interrupted(ctx, "the run failed within Capstan, which is a bug: see the log of its executor")
 	}
 	if r.isFutile(err) {
 		r.hesitate(ctx)

@@ -134,18 +134,6 @@ func (r *run) child(ctx context.Context, call loop.Intent, uid string) (tool.Res
 	return family{e.Reader, e.Engine}.took(ctx, turn.Gone{UID: string(r.turn.UID), Namespace: r.turn.Namespace, Name: r.turn.Name}, call, uid)
 }
 
-// interrupted is the end of a Turn whose journal is of no use. What the Turns of its sub-agents took is in their status, and it is
-// waited for those that have not ended.
-func (r *run) interrupted(ctx context.Context, message string) (*turn.Result, error) {
-	spent, err := r.gather(ctx)
-	if err != nil {
-		return nil, err
-	}
-	result := &turn.Result{Stop: turn.StopInterrupted, Message: message, SubAgents: turn.SumOf(spent)}
-	result.Session, err = r.chargeKnown(ctx, func(t *v1alpha1.Turn) { translate.Finish(t, result, r.executor.Now()) })
-	return result, err
-}
-
 // answer of a child, whole: its status may have the beginning alone.
 func (s *subAgent) answer(ctx context.Context, child *v1alpha1.Turn) (string, error) {
 	r := child.Status.Result

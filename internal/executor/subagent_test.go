@@ -361,7 +361,7 @@ func TestWhatAChildTook(t *testing.T) {
 	if _, err := r.child(t.Context(), intent, ""); !isPending(err) {
 		t.Errorf("error %v, want the child waited for", err)
 	}
-	if _, err := r.interrupted(t.Context(), "a bug"); err == nil {
+	if _, waits := errors.AsType[*loop.Parked](r.interrupted(t.Context(), "a bug")); !waits {
 		t.Error("a Turn that is interrupted has ended while its child works")
 	}
 	if got, err := r.child(t.Context(), loop.Intent{Step: 2, CallID: "call-1"}, ""); err != nil || got.Spent != nil {
@@ -371,9 +371,9 @@ func TestWhatAChildTook(t *testing.T) {
 	if got, err := r.child(t.Context(), intent, ""); err != nil || got.Spent == nil || got.Spent.Usage.InputTokens != 10 {
 		t.Errorf("%+v, %v; want what the child took", got, err)
 	}
-	result, err := r.interrupted(t.Context(), "a bug")
-	if err != nil || result.Stop != "Interrupted" || result.SubAgents == nil || result.SubAgents.Usage.InputTokens != 10 || result.SubAgents.Cost.Amount != "0.5" {
-		t.Errorf("%+v, %v; want the end, with what the child took", result, err)
+	cut, ok := errors.AsType[*cutOffError](r.interrupted(t.Context(), "a bug"))
+	if !ok || cut.stop != "Interrupted" || len(cut.subAgents) != 1 || cut.subAgents[0].Usage.InputTokens != 10 || cut.subAgents[0].Cost.Amount.String() != "0.5" {
+		t.Fatalf("%+v; want the end, with what the child took", cut)
 	}
 	theirs := children(t, e)[0]
 	theirs.OwnerReferences[0].UID = "somebody"
