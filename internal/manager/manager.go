@@ -112,6 +112,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if p.manager, err = newManager(o, p.config, leader, log); err != nil {
 		return err
 	}
+	p.events = p.manager.GetEventRecorder("capstan")
 	if err := p.identify(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // a start that was cut short by the stop has not failed

@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -37,6 +38,8 @@ type parts struct {
 	store  store.Store
 	// shared says that other processes may work with the store at the same time.
 	shared bool
+	// events tells people what concerns the process as a whole.
+	events events.EventRecorder
 	// identity is that of the store, as it was last known.
 	identity *store.Tracker
 	// approvals says which decisions about calls may be used.

@@ -152,6 +152,6 @@ func (p *parts) entriesLost(known int64, found, now store.State) {
 	p.log.Info("The store may have lost entries of the journal that it had confirmed", "storeID", now.ID, "cause", cause,
 		"incarnation", now.Incarnation, "incarnationBefore", found.Incarnation)
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.options.Namespace, Name: executor.LeasePrefix + p.options.ExecutorName}}
-	p.manager.GetEventRecorder("capstan").Eventf(lease, nil, corev1.EventTypeWarning, v1alpha1.EventStoreLostEntries, "Compare",
+	p.events.Eventf(lease, nil, corev1.EventTypeWarning, v1alpha1.EventStoreLostEntries, "Compare",
 		"store %q may have lost entries of the journal that it had confirmed: %s", now.ID, cause)
 }

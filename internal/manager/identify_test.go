@@ -1,0 +1,64 @@
+package manager
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// TestAManagerComparesItsStoreWithTheLeases before it does anything: also with that of an executor that is gone.
+func TestAManagerComparesItsStoreWithTheLeases(t *testing.T) {
+	for name, behind := range map[string]bool{"as far as published": false, "an older copy": true} {
+		t.Run(name, func(t *testing.T) {
+			journals, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := journals.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			before, err := journals.Mark(t.Context(), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			position := "1"
+			if behind {
+				position = "7"
+			}
+			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "capstan-system", Name: executor.LeasePrefix + "gone", Labels: map[string]string{executor.LeaseLabel: executor.LeaseLabelValue},
+				Annotations: map[string]string{executor.StoreAnnotation: before.ID, executor.PositionAnnotation: position},
+			}}
+			recorder := events.NewFakeRecorder(2)
+			p := &parts{
+				options: Options{Namespace: "capstan-system", ExecutorName: "new"}, clientset: fake.NewClientset(lease), store: journals,
+				events: recorder, log: logr.Discard(),
+			}
+			if err := p.identify(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := p.identity.Last(); got.ID != before.ID || (got.Incarnation != before.Incarnation) != behind {
+				t.Errorf("the store is %+v, want that of %+v, with another incarnation: %t", got, before, behind)
+			}
+			close(recorder.Events)
+			var told []string
+			for e := range recorder.Events {
+				told = append(told, e)
+			}
+			if behind != (len(told) == 1 && strings.Contains(told[0], "Warning StoreLostEntries") && strings.Contains(told[0], "it is at position 1 and had reached 7")) {
+				t.Errorf("Events %q, want one of a loss: %t", told, behind)
+			}
+		})
+	}
+}
