@@ -37,7 +37,8 @@ const chargeTries = 5
 
 // Charge ends a Turn whose object is gone in its journal, and adds what it took to the history and to the totals of its Session. It
 // does each of them once, however often it is called and whoever else does it. It does nothing for a UID that is no Turn's, for a
-// Turn without a Session, and for a Session that is gone. An error may go away; a journal that cannot be read is logged instead.
+// Turn without a Session, and for a Session that is gone. It fails while Turns of its sub-agents are there and have not ended. An error
+// may go away; a journal that cannot be read is logged instead.
 func (c *Charger) Charge(ctx context.Context, uid string) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second

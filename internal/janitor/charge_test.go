@@ -80,7 +80,7 @@ func newOffice(t *testing.T, objects ...client.Object) *office {
 	clock := func() time.Time { return now }
 	o.engine = &turn.Engine{Journal: store, Now: clock}
 	charger := &executor.Charger{Engine: o.engine, Reader: o.api, Client: o.api, Now: clock, Log: logr.Discard()}
-	o.Janitor = &Janitor{Store: store, Reader: o.api, Sweep: true, Retention: time.Hour, Charge: charger.Charge, Now: func() time.Time {
+	o.Janitor = &Janitor{Store: store, Reader: o.api, Retention: time.Hour, Charge: charger.Charge, Now: func() time.Time {
 		now = now.Add(settleTime) // every hint is due when it is looked at
 		return now
 	}, Log: logr.Discard()}
@@ -157,6 +157,10 @@ func TestATurnThatWasDeletedWhileNobodyRanItIsCharged(t *testing.T) {
 				o.followUp(t.Context())
 			},
 			"found by a sweep": func(t *testing.T, o *office) { o.report("sweep", o.sweep(t.Context())) },
+			"found by a sweep of its namespace": func(t *testing.T, o *office) {
+				o.Namespaces, o.Namespace = []string{"sales", "helpdesk"}, o.engine.Namespace
+				o.report("sweep", o.sweep(t.Context()))
+			},
 		} {
 			t.Run(name+", "+how, func(t *testing.T) {
 				o := newOffice(t, sessionOf("talk"))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,9 +32,17 @@ type Janitor struct {
 	Reader client.Reader
 	// Cache whose Turns and Sessions are watched. Turns that have finished are not in it.
 	Cache cache.Cache
-	// Sweep makes the janitor look for journals of objects that are in no namespace any more. It needs the right to list
-	// the objects of all namespaces, and a store that no other installation shares.
-	Sweep bool
+	// Namespaces whose objects count; none for all of them. With none, a journal whose object is in no namespace is that of an object
+	// that is gone, so no other installation may share the store. With some, other installations may share it whose namespaces are
+	// others, of the same cluster.
+	Namespaces []string
+	// Namespace returns the namespace of the object that a journal is of; empty where the journal does not say. It is needed with
+	// Namespaces.
+	Namespace func(ctx context.Context, uid string) (string, error)
+	// Turns lists the unfinished Turns. Reference returns the UID of the Session whose history the journal of a Turn refers to; empty
+	// for none. The history of a Session that is gone is kept as long as an unfinished Turn refers to it. If Turns is nil, it is not.
+	Turns     client.Reader
+	Reference func(ctx context.Context, uid string) (string, error)
 	// Charge charges a Turn that is gone to its Session, as its journal says what it took, and does nothing for the UID of a Session. It
 	// is called before the journal is retired, maybe more than once. A journal is not retired while Charge fails. If Charge is nil,
 	// nothing is charged.
@@ -47,6 +56,10 @@ type Janitor struct {
 	// interval between two rounds; 0 for what follows from Retention.
 	interval time.Duration
 	doubts   doubts
+	// inUse are Sessions that are gone and whose history an unfinished Turn refers to. The next round looks at them again.
+	inUse map[types.UID]doubt
+	// foreign are the journals of other namespaces, as the last sweep has found them.
+	foreign sets.Set[string]
 }
 
 const (
@@ -133,11 +146,12 @@ func (j *Janitor) every() time.Duration {
 
 // round sweeps, purges and measures. It returns when the next one is due.
 func (j *Janitor) round(ctx context.Context) time.Duration {
-	var swept error
-	if j.Sweep {
-		swept = j.sweep(ctx)
-		j.report("look for journals of objects that are gone", swept)
+	for uid, d := range j.inUse {
+		j.doubts.hint(uid, d.object, j.Now())
 	}
+	j.inUse = nil
+	swept := j.sweep(ctx)
+	j.report("look for journals of objects that are gone", swept)
 	purged := j.purge(ctx)
 	j.report("purge journals", purged)
 	j.measure(ctx)
@@ -166,6 +180,19 @@ func (j *Janitor) followUp(ctx context.Context) (retired, left bool) {
 			continue
 		}
 		if !isGone {
+			continue
+		}
+		used, err := j.isReferred(ctx, uid, d)
+		if err != nil {
+			j.report("learn whether the history of a session is in use", err)
+			j.doubts.hint(uid, d.object, j.Now())
+			continue
+		}
+		if used {
+			if j.inUse == nil {
+				j.inUse = map[types.UID]doubt{}
+			}
+			j.inUse[uid] = d
 			continue
 		}
 		if err := j.charge(ctx, uid, d); err != nil {
@@ -199,7 +226,7 @@ func (j *Janitor) chargeUID(ctx context.Context, uid string) error {
 	return j.Charge(bounded, uid)
 }
 
-// retire retires the journals of objects that are gone. What fails is hinted at again: not every janitor sweeps.
+// retire retires the journals of objects that are gone. What fails is hinted at again, so that it does not wait for a sweep.
 func (j *Janitor) retire(ctx context.Context, gone map[types.UID]doubt) bool {
 	uids := make([]string, 0, len(gone))
 	for uid := range gone {

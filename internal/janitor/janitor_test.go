@@ -39,6 +39,8 @@ type room struct {
 	api   client.WithWatch
 	// gets and pages count what the API server was asked.
 	gets, pages atomic.Int64
+	// asked are the journals whose namespace was asked for.
+	asked []string
 	// apiError is what the API server answers while it is set.
 	apiError atomic.Pointer[error]
 }
@@ -125,7 +127,21 @@ func newRoom(t *testing.T, retention time.Duration, objects ...client.Object) *r
 		},
 	}).Build()
 	r.Janitor = &Janitor{Store: r.store, Reader: r.api, Retention: retention, Now: time.Now, Log: logr.Discard()}
+	r.watches("elsewhere") // so a sweep finds nothing
 	return r
+}
+
+// watches makes the objects of some namespaces count, of all with none. All journals are of one namespace, but for "uid-old", which
+// does not say.
+func (r *room) watches(namespaces ...string) {
+	r.Namespaces = namespaces
+	r.Namespace = func(_ context.Context, uid string) (string, error) {
+		r.asked = append(r.asked, uid)
+		if uid == "uid-old" {
+			return "", nil
+		}
+		return "helpdesk", nil
+	}
 }
 
 // works runs the janitor until the test ends.
@@ -313,21 +329,25 @@ func TestHintsAreBounded(t *testing.T) {
 func TestSweep(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
-		sweep   bool
+		watch   []string
 		objects []client.Object
 		setup   func(*testing.T, *room)
 		want    []string
 		pages   int64
 	}{
 		"Orphans": {
-			reason: "what has no object goes, Turns and Sessions alike", sweep: true,
+			reason:  "what has no object goes, Turns and Sessions alike",
 			objects: []client.Object{turnOf("a"), sessionOf("b")}, want: []string{"uid-a", "uid-b"}, pages: 2,
 		},
-		"NotAsked": {
-			reason: "who sees some namespaces knows nothing of the others", want: []string{"uid-a", "uid-b", "uid-c"},
+		"Elsewhere": {
+			reason: "who sees some namespaces knows nothing of the others", watch: []string{"sales"}, want: []string{"uid-a", "uid-b", "uid-c"}, pages: 2,
+		},
+		"Watched": {
+			reason: "what has no object in a namespace that is watched goes", watch: []string{"sales", "helpdesk"},
+			objects: []client.Object{turnOf("a"), sessionOf("b")}, want: []string{"uid-a", "uid-b"}, pages: 4,
 		},
 		"Begun": {
-			reason: "an executor begins a journal while the janitor looks", sweep: true, want: []string{"uid-c"}, pages: 2,
+			reason: "an executor begins a journal while the janitor looks", want: []string{"uid-c"}, pages: 2,
 			setup: func(t *testing.T, r *room) {
 				r.store.listing = func() {
 					if err := r.api.Create(t.Context(), turnOf("c")); err != nil {
@@ -337,17 +357,17 @@ func TestSweep(t *testing.T) {
 			},
 		},
 		"Away": {
-			reason: "half a list says nothing about the other half", sweep: true, want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,
+			reason: "half a list says nothing about the other half", want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,
 			setup: func(_ *testing.T, r *room) { r.apiError.Store(&errAway) },
 		},
 		"AllFound": {
-			reason: "the rest is not asked for", sweep: true, want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,
+			reason: "the rest is not asked for", want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,
 			objects: []client.Object{turnOf("a"), turnOf("b"), turnOf("c")},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRoom(t, 0, tc.objects...)
-			r.Sweep = tc.sweep
+			r.watches(tc.watch...)
 			r.keep(t, "uid-a", "uid-b", "uid-c")
 			if tc.setup != nil {
 				tc.setup(t, r)
@@ -365,7 +385,7 @@ func TestSweep(t *testing.T) {
 
 func TestSweepOfManyPages(t *testing.T) {
 	r := newRoom(t, 0, turnOf("7"), turnOf(fmt.Sprint(2*storePage)))
-	r.Sweep = true
+	r.watches()
 	var all []string
 	for i := range 2*storePage + 1 {
 		all = append(all, fmt.Sprint("uid-", i))
@@ -377,6 +397,96 @@ func TestSweepOfManyPages(t *testing.T) {
 	}
 	if want := (len(all)-2)/purgeBatch + 1; r.store.batches != want {
 		t.Errorf("purged in %d batches, want %d, so that others get their turn", r.store.batches, want)
+	}
+}
+
+// TestJournalsOfOtherNamespacesAreAskedOnce: there may be many, and a journal does not change its namespace.
+func TestJournalsOfOtherNamespacesAreAskedOnce(t *testing.T) {
+	r := newRoom(t, 0)
+	r.keep(t, "uid-a", "uid-b")
+	r.watches("sales")
+	r.round(t.Context())
+	r.keep(t, "uid-old")
+	r.round(t.Context())
+	r.round(t.Context())
+	if slices.Sort(r.asked); !slices.Equal(r.asked, []string{"uid-a", "uid-b", "uid-old"}) {
+		t.Errorf("the namespaces of %v were asked for, want each once", r.asked)
+	}
+	if got := r.kept(t, "uid-a", "uid-b", "uid-old"); len(got) != 3 {
+		t.Errorf("%v are left, want all", got)
+	}
+}
+
+// inSession is an unfinished Turn of the Session "talk".
+func inSession(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
+	t := turnOf("a")
+	t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "talk"}
+	t.Status.Executor = &v1alpha1.ExecutorBinding{Epoch: 1}
+	for _, f := range change {
+		f(t)
+	}
+	return t
+}
+
+// TestTheHistoryThatATurnRefersTo is kept until the Turn has ended: it makes its prompt from it when it goes on.
+func TestTheHistoryThatATurnRefersTo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		turn   *v1alpha1.Turn
+		refers string
+		kept   bool
+	}{
+		"parked":          {"it goes on with that history", inSession(), "uid-talk", true},
+		"of another one":  {"a Session that was made anew has another history", inSession(), "uid-other", false},
+		"never bound":     {"it has no prompt yet, and gets another Session", inSession(func(t *v1alpha1.Turn) { t.Status.Executor = nil }), "", false},
+		"handed back":     {"it has no prompt yet, and gets another Session", inSession(), "", false},
+		"running":         {"it is about to make its prompt", inSession(func(t *v1alpha1.Turn) { t.Status.Executor.Name = "capstan-0" }), "", true},
+		"of another name": {"it cannot refer to this one", inSession(func(t *v1alpha1.Turn) { t.Spec.SessionRef.Name = "other" }), "", false},
+		"finished": {"it makes no prompt any more", inSession(func(t *v1alpha1.Turn) {
+			t.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue}}
+		}), "uid-talk", false},
+	} {
+		for how, find := range map[string]func(*room){
+			"seen by the watch": func(r *room) {
+				r.watches("elsewhere")
+				r.left(sessionOf("talk"))
+			},
+			"found by a sweep": func(r *room) { r.watches("helpdesk") },
+		} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				if how == "found by a sweep" && name == "running" {
+					tc.kept = false // a sweep looks at what the journals say, and the Session is gone for long
+				}
+				synctest.Test(t, func(t *testing.T) {
+					r := newRoom(t, 0, tc.turn)
+					turns := fake.NewClientBuilder().WithScheme(r.api.Scheme()).WithObjects(tc.turn).Build()
+					refers := tc.refers
+					r.Turns, r.Reference = turns, func(context.Context, string) (string, error) { return refers, nil }
+					r.keep(t, "uid-talk")
+					find(r)
+					look := func() {
+						r.round(t.Context())
+						time.Sleep(settleTime)
+						r.followUp(t.Context())
+						r.report("purge", r.purge(t.Context()))
+					}
+					look()
+					if kept := len(r.kept(t, "uid-talk")) == 1; kept != tc.kept {
+						t.Fatalf("the history is kept: %t, want %t: %s", kept, tc.kept, tc.reason)
+					}
+					if !tc.kept {
+						return
+					}
+					if err := turns.Delete(t.Context(), tc.turn); err != nil {
+						t.Fatal(err)
+					}
+					look()
+					if len(r.kept(t, "uid-talk")) != 0 {
+						t.Error("the history is kept although no Turn refers to it any more")
+					}
+				})
+			})
+		}
 	}
 }
 

@@ -106,13 +106,14 @@ func (p *parts) addKeepers() error {
 	if err != nil {
 		return fmt.Errorf("failed to make a client that watches: %w", err)
 	}
+	engine := &turn.Engine{Journal: p.options.Hooks.journal(p.store), Now: p.now}
 	charger := &executor.Charger{
-		Engine: &turn.Engine{Journal: p.options.Hooks.journal(p.store), Now: p.now}, Reader: mgr.GetAPIReader(), Client: p.status, Now: p.now,
+		Engine: engine, Reader: mgr.GetAPIReader(), Client: p.status, Now: p.now,
 		Log: p.log.WithName("janitor"),
 	}
 	journals := &janitor.Janitor{
-		Store: p.store, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Sweep: len(p.options.WatchNamespaces) == 0,
-		Retention: p.options.JournalRetention, Now: p.now, Log: p.log.WithName("janitor"), Charge: charger.Charge,
+		Store: p.store, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Namespaces: p.options.WatchNamespaces, Namespace: engine.Namespace,
+		Turns: mgr.GetClient(), Reference: engine.Reference, Retention: p.options.JournalRetention, Now: p.now, Log: p.log.WithName("janitor"), Charge: charger.Charge,
 	}
 	if err := mgr.Add(journals); err != nil {
 		return err

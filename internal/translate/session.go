@@ -62,7 +62,7 @@ func KnownTotals(s *v1alpha1.Session) session.Totals {
 // Account is what a Turn that has ended adds to its Session, as its status says: what it took with its sub-agents, and no messages.
 func Account(t *v1alpha1.Turn) session.Turn {
 	spent := Spent(t)
-	out := session.Turn{UID: string(t.UID), Name: t.Name, Usage: spent.Usage}
+	out := session.Turn{UID: string(t.UID), Name: t.Name, Namespace: t.Namespace, Usage: spent.Usage}
 	switch {
 	case spent.Cost != nil:
 		out.Cost = &finalize.Cost{Amount: spent.Cost.Amount.String(), Currency: spent.Cost.Currency}

@@ -34,6 +34,8 @@ type Turn struct {
 	// UID and Name of the Turn.
 	UID  string `json:"turnUID"`
 	Name string `json:"turnName"`
+	// Namespace of the Turn and of its Session; empty in entries of older versions.
+	Namespace string `json:"namespace,omitempty"`
 	// Messages as they were said: the user's, the model's with the tools it asked for, the results of these, the answer. None
 	// where the Turn ended without an answer.
 	Messages []model.Message `json:"messages,omitempty"`

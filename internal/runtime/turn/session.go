@@ -126,7 +126,7 @@ func (r *run) compaction() (*session.Compaction, error) {
 // answered.
 func (r *run) said() session.Turn {
 	result := r.past.result
-	t := session.Turn{UID: r.in.UID, Name: r.in.Name, Usage: result.Record.Usage, Cost: result.Record.Cost}
+	t := session.Turn{UID: r.in.UID, Name: r.in.Name, Namespace: r.in.Namespace, Usage: result.Record.Usage, Cost: result.Record.Cost}
 	if subs := result.SubAgents; subs != nil {
 		t.Usage, t.Cost = t.Usage.Add(subs.Usage), sumOf(result.Record, subs)
 	}

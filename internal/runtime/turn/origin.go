@@ -1,0 +1,75 @@
+package turn
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
+)
+
+// Namespace returns the namespace of the Turn or of the Session that a journal is of; empty where the journal does not say, as one
+// without entries, one that cannot be read, or one that an older version has written.
+func (e *Engine) Namespace(ctx context.Context, uid string) (string, error) {
+	last, err := e.Journal.Last(ctx, uid)
+	if err != nil || last == 0 {
+		return "", err
+	}
+	seq := int64(1)
+	first, err := e.entry(ctx, uid, seq)
+	if err == nil && first.Kind == journal.SessionTurn {
+		seq = last // the newest entry knows most
+		first, err = e.entry(ctx, uid, seq)
+	}
+	if err == nil {
+		err = journal.Fill(ctx, e.Journal, uid, &first)
+	}
+	if isUnreadable(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	var of struct {
+		Namespace string `json:"namespace"`
+	}
+	if first.Kind != journal.RunStarted && first.Kind != journal.SessionTurn || json.Unmarshal(first.Payload, &of) != nil {
+		return "", nil //nolint:nilerr // because a journal that makes no sense says nothing
+	}
+	return of.Namespace, nil
+}
+
+// Reference returns the UID of the Session whose history the prompt of a Turn refers to; empty for none, and for a journal that cannot
+// be read.
+func (e *Engine) Reference(ctx context.Context, uid string) (string, error) {
+	for found, err := range e.Journal.Read(ctx, uid, 0) {
+		if err != nil {
+			return "", fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+		}
+		if found.Kind != journal.PreparationInput && found.Kind != journal.Prepared {
+			continue
+		}
+		err = journal.Fill(ctx, e.Journal, uid, &found)
+		if isUnreadable(err) {
+			return "", nil
+		}
+		if err != nil {
+			return "", err
+		}
+		var p struct {
+			History *history `json:"history"`
+		}
+		if json.Unmarshal(found.Payload, &p) != nil || p.History == nil {
+			return "", nil
+		}
+		return p.History.SessionUID, nil
+	}
+	return "", nil
+}
+
+// isUnreadable reports whether a journal cannot be read, now or later.
+func isUnreadable(err error) bool {
+	return errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) || errors.Is(err, session.ErrLost)
+}
