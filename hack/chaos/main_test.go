@@ -74,8 +74,8 @@ func TestAPointStandsBetweenAnyTwoEffects(t *testing.T) {
 	// Bind, expose, prepare, three replies of three effects each, three calls of three each, the end in the journal and the status.
 	const short = 3 + 3*3 + 3*3 + 2
 	// A wave, a call that is approved, one that is denied, one of a sub-agent with two of the child, a compaction, identical calls,
-	// and calls with hostile IDs.
-	const others = 6 + 8 + 2 + 7 + 2 + 5 + 4 + 6
+	// calls with hostile IDs, and a Turn of a Session.
+	const others = 6 + 8 + 2 + 7 + 2 + 5 + 4 + 6 + 5
 	const alone, goingOn = short + others, 4
 	if got := len(all); got != 2*(alone+goingOn) {
 		t.Errorf("%d points, want %d", got, 2*(alone+goingOn))

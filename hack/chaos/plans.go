@@ -132,6 +132,9 @@ var (
 	shortHostile = plan{
 		name: "plan-short-hostile", agent: agentMain, fastest: 1, slowest: 5, hostile: true, steps: [][]string{{toolCount, toolCount}, {toolWipe}},
 	}
+	shortTalk = plan{
+		name: "plan-short-talk", agent: agentNarrow, fastest: 1, slowest: 5, talks: true, steps: [][]string{{toolCount}},
+	}
 	shortTask = plan{name: "plan-short-task", fastest: 1, slowest: 5, steps: [][]string{{toolCount}}}
 )
 
@@ -160,7 +163,7 @@ var (
 
 var plans = []plan{
 	long, waves, approved, refused, nested, wide, siblings, hostile, talk, task,
-	short, shortWave, shortApproved, shortRefused, shortNested, shortWide, shortSiblings, shortHostile, shortTask,
+	short, shortWave, shortApproved, shortRefused, shortNested, shortWide, shortSiblings, shortHostile, shortTalk, shortTask,
 	slow, slowWaves, slowApproved, slowNested, slowTask,
 }
 

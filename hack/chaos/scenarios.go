@@ -80,6 +80,9 @@ func more() []scenario {
 	// Calls whose IDs are equal, or differ only behind what a record of them may have.
 	add(shortHostile, appended(journal.ModelReplied, 1), having(failpoint.Call, toolCount, 1), having(failpoint.Call, toolCount, 2),
 		appended(journal.ApprovalRequested, 1), appended(journal.ApprovalDecided, 1), having(failpoint.Call, toolWipe, 1))
+	// A Turn of a Session: it adds itself to the history, and the totals to the status, before its own end.
+	add(shortTalk, appended(journal.Prepared, 1), appended(journal.Finalized, 1), appended(journal.SessionTurn, 1),
+		having(failpoint.Write, failpoint.DetailTotals, 1), having(failpoint.Write, failpoint.DetailEnd, 1))
 	return all
 }
 

@@ -36,6 +36,18 @@ type Step struct {
 	Error string `json:",omitempty"`
 }
 
+// uidOf returns the UID of the Turn of a name that an effect was seen of; empty for none.
+func (l *Line) uidOf(name string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for uid, of := range l.names {
+		if of == name {
+			return uid
+		}
+	}
+	return ""
+}
+
 // learn notes the name of a Turn, which its effects are later found by.
 func (l *Line) learn(uid, name string) {
 	l.mu.Lock()

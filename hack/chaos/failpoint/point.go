@@ -21,7 +21,7 @@ const (
 	Call Effect = "tool.call"
 	// Create is the creation of the Turn of a sub-agent. It is an effect on the Turn that calls it.
 	Create Effect = "turn.create"
-	// Write is a write of a Turn's status. Its detail is one of the Detail constants.
+	// Write is a write of a Turn's status, or of the totals of its Session. Its detail is one of the Detail constants.
 	Write Effect = "status.write"
 )
 
@@ -35,6 +35,8 @@ const (
 	DetailPark = "park"
 	// DetailEnd writes its end.
 	DetailEnd = "end"
+	// DetailTotals writes the totals of its Session.
+	DetailTotals = "totals"
 	// DetailOther is any other write, as that of a Turn that waits.
 	DetailOther = "other"
 )

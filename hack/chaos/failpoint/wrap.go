@@ -25,17 +25,26 @@ type lineJournal struct {
 
 // Append appends.
 func (j *lineJournal) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
+	owner := uid
 	kinds := make([]string, 0, len(entries))
 	for _, e := range entries {
 		kinds = append(kinds, string(e.Kind))
-		if e.Kind == journal.RunStarted {
+		switch e.Kind { //nolint:exhaustive // because the others are of the Turn whose journal it is
+		case journal.SessionTurn: // the Turn adds itself to the journal of its Session
+			var added struct {
+				TurnUID string `json:"turnUID"`
+			}
+			if json.Unmarshal(e.Payload, &added) == nil {
+				owner = added.TurnUID
+			}
+		case journal.RunStarted:
 			var started struct{ Name string }
 			if json.Unmarshal(e.Payload, &started) == nil {
 				j.line.learn(uid, started.Name)
 			}
 		}
 	}
-	return j.line.around(Append, uid, kinds, func() error { return j.Journal.Append(ctx, uid, entries...) })
+	return j.line.around(Append, owner, kinds, func() error { return j.Journal.Append(ctx, uid, entries...) })
 }
 
 // Provider lets the requests of a provider pass the line.
@@ -122,6 +131,9 @@ func (w *lineWriter) Patch(ctx context.Context, obj client.Object, patch client.
 }
 
 func (w *lineWriter) around(obj client.Object, write func() error) error {
+	if s, ok := obj.(*v1alpha1.Session); ok {
+		return w.line.around(Write, w.line.uidOf(s.Status.LastTurnName), []string{DetailTotals}, write)
+	}
 	t, ok := obj.(*v1alpha1.Turn)
 	if !ok {
 		return write()

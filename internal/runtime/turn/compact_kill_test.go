@@ -1,0 +1,112 @@
+//go:build unix
+
+package turn_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// biller is a model that bills each request when it gets it, whether or not its reply is heard. It looks three times, which makes the
+// conversation so long that it is summarized, and then answers.
+type biller struct {
+	billed    int64
+	requests  int
+	summaries int
+	// killAt is the request within which the process is killed, from 1; 0 for none.
+	killAt int
+	kill   func()
+}
+
+// Generate bills a token for each six characters: no more than the engine estimates for a request of which it hears nothing.
+func (b *biller) Generate(ctx context.Context, r model.Request) (model.Reply, error) {
+	b.requests++
+	chars, looked := 0, 0
+	for _, m := range r.Messages {
+		chars += len(m.Content)
+		looked += strings.Count(m.Content, "I look.") // also where a summary stands for it
+		looked += strings.Count(m.Content, "It looked once.") * 2
+	}
+	usage := model.Usage{InputTokens: int64(chars / 6), OutputTokens: 5}
+	b.billed += usage.InputTokens
+	if b.requests == b.killAt {
+		b.kill()
+		<-ctx.Done()
+		return model.Reply{}, &model.Error{Kind: model.Cancelled, Message: "killed", Err: ctx.Err()}
+	}
+	switch {
+	case r.Messages[0].Name == "compaction":
+		b.summaries++
+		return model.Reply{Text: "It looked once.", FinishReason: model.FinishStop, Usage: usage}, nil
+	case looked < 3:
+		return model.Reply{
+			Text: "I look.", FinishReason: model.FinishToolCalls, Usage: usage,
+			ToolCalls: []model.ToolCall{{ID: "c" + fmt.Sprint(looked), Name: "find", Arguments: fmt.Sprintf(`{"n":%d}`, looked)}},
+		}, nil
+	}
+	return model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}, nil
+}
+
+// summarized runs a Turn whose conversation is summarized, by a process that is killed at an append or within a request, and by
+// one that goes on. It returns how many input tokens the Turn reports.
+func summarized(t *testing.T, j journal.Journal, b *biller, at int, after bool) (reported int64, appends int) {
+	t.Helper()
+	in := input(loop.Candidate{ProviderName: "p0", Model: "m", Provider: b, Retry: loop.Retry{MaxAttempts: 1}, ContextWindow: 2000})
+	in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 80}
+	find := named("find", tool.ReadOnly, saying(strings.Repeat("long ", 700)))
+	find.Schema = json.RawMessage(`{"type":"object"}`)
+	in.Tools = []tool.Tool{find}
+	life, kill := context.WithCancelCause(t.Context())
+	defer kill(nil)
+	process := &mortal{Journal: j, kill: kill, left: at, after: after}
+	b.kill = func() {
+		process.dead = true
+		kill(errKilledThere)
+	}
+	result, err := engine(process).Run(life, in)
+	if err != nil {
+		if !errors.Is(err, errKilledThere) {
+			t.Fatal(err)
+		}
+		in.Epoch = 2
+		result = mustRun(t, j, in)
+	}
+	if result.Counts.Compactions == 0 {
+		t.Fatalf("%+v: nothing was summarized", result.Counts)
+	}
+	return result.Record.Usage.InputTokens, process.appends
+}
+
+// TestATurnThatWasKilledAroundACompactionReportsNoLessInputTokensThanWereBilled, wherever its process was killed: at any append, and
+// within any request.
+func TestATurnThatWasKilledAroundACompactionReportsNoLessInputTokensThanWereBilled(t *testing.T) {
+	alive := &biller{}
+	reported, appends := summarized(t, &journaltest.Memory{}, alive, -1, false)
+	if reported != alive.billed || alive.summaries == 0 {
+		t.Fatalf("%d tokens are reported and %d billed, with %d summaries", reported, alive.billed, alive.summaries)
+	}
+	check := func(name string, b *biller, at int, after bool) {
+		t.Helper()
+		if reported, _ := summarized(t, &journaltest.Memory{}, b, at, after); reported < b.billed {
+			t.Errorf("%s: %d input tokens are reported, and %d were billed in %d requests", name, reported, b.billed, b.requests)
+		}
+	}
+	for at := 1; at <= appends; at++ {
+		for _, after := range []bool{false, true} {
+			check(fmt.Sprintf("killed at append %d, after it %t", at, after), &biller{}, at, after)
+		}
+	}
+	for request := 1; request <= alive.requests; request++ {
+		check(fmt.Sprintf("killed within request %d", request), &biller{killAt: request}, -1, false)
+	}
+}

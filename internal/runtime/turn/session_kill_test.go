@@ -1,0 +1,162 @@
+//go:build unix
+
+package turn_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/store/postgres"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
+)
+
+// mortal is a journal of a process that is killed at one of its appends, before it or after it.
+type mortal struct {
+	journal.Journal
+	kill context.CancelCauseFunc
+	// left is how many appends come until then; it is negative for one that lives. after is true where the append is kept.
+	left  int
+	after bool
+	dead  bool
+	// appends counts them.
+	appends int
+}
+
+var errKilledThere = errors.New("killed")
+
+// Append fails from the kill on.
+func (m *mortal) Append(ctx context.Context, uid string, all ...journal.Entry) error {
+	m.appends++
+	if m.dead {
+		return errKilledThere
+	}
+	if m.left--; m.left == 0 {
+		m.dead = true
+		m.kill(errKilledThere)
+		if m.after {
+			return errors.Join(m.Journal.Append(context.WithoutCancel(ctx), uid, all...), errKilledThere)
+		}
+		return errKilledThere
+	}
+	return m.Journal.Append(ctx, uid, all...)
+}
+
+// spoken is what a Session has after its second Turn was killed, has gone on, and a third one came.
+type spoken struct {
+	// Said are the messages of all Turns, Totals of the Session, and Numbers of the Turns.
+	Said    []model.Message
+	Totals  session.Totals
+	Numbers []int64
+}
+
+// speak runs three Turns of a Session. The second is killed at an append, or lives where that is negative.
+func speak(t *testing.T, j journal.Journal, name string, at int, after bool) (spoken, int) {
+	t.Helper()
+	var got spoken
+	turnOf := func(number int, answers ...answer) turn.Input {
+		c, _ := candidate("p0", 1, answers...)
+		in := inTalk(fmt.Sprintf("%s-%d", name, number), fmt.Sprintf("Question %d.", number), c)
+		in.Session = &turn.Session{UID: name, Name: name}
+		in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
+		return in
+	}
+	end := func(result *turn.Result) { got.Numbers = append(got.Numbers, result.Session.Number) }
+	end(mustRun(t, j, turnOf(1, says("One."))))
+
+	second := turnOf(2, asks("find", `{}`), says("Two."), asks("find", `{}`), says("Two."))
+	life, kill := context.WithCancelCause(t.Context())
+	defer kill(nil)
+	process := &mortal{Journal: j, kill: kill, left: at, after: after}
+	result, err := engine(process).Run(life, second)
+	if (err == nil) != (at < 0) {
+		t.Fatalf("the second Turn, killed at append %d: %v", at, err)
+	}
+	if err != nil {
+		again := turnOf(2, says("Two."))
+		if found, err := journal.Collect(t.Context(), j, again.UID); err != nil || !hasReply(found) {
+			again = turnOf(2, asks("find", `{}`), says("Two."))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		again.Epoch = 2
+		result = mustRun(t, j, again)
+	}
+	end(result)
+	end(mustRun(t, j, turnOf(3, says("Three."))))
+	h, err := session.Recall(t.Context(), j, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got.Said, got.Totals = h.Messages(), h.Totals
+	for i := range got.Said {
+		got.Said[i].Content = nonces.ReplaceAllString(got.Said[i].Content, "code")
+	}
+	return got, process.appends
+}
+
+// nonces are the codes of fences, which each run of this test draws anew.
+var nonces = regexp.MustCompile(`[A-Z2-7]{26}`)
+
+// hasReply reports whether a journal has the first reply.
+func hasReply(entries []journal.Entry) bool {
+	for _, e := range entries {
+		if e.Kind == journal.ModelReplied {
+			return true
+		}
+	}
+	return false
+}
+
+// TestASessionOutlivesAKillAtAnyAppend: it has each Turn once, with its messages, wherever the process of one was killed. What a
+// request that was cut off had may be billed twice, and counts by estimate.
+func TestASessionOutlivesAKillAtAnyAppend(t *testing.T) {
+	stores := maps.Clone(journals)
+	stores["postgres"] = func(t *testing.T) journal.Journal {
+		t.Helper()
+		s, err := postgres.Open(t.Context(), postgrestest.Database(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return s
+	}
+	want, appends := speak(t, &journaltest.Memory{}, "undisturbed", -1, false)
+	if appends < 8 || want.Totals.Turns != 3 || len(want.Said) != 8 {
+		t.Fatalf("%d appends, and the Session has %+v", appends, want)
+	}
+	for store, open := range stores {
+		t.Run(store, func(t *testing.T) {
+			j := open(t)
+			for at := 1; at <= appends; at++ {
+				for _, after := range []bool{false, true} {
+					name := fmt.Sprintf("killed at append %d, after it %t", at, after)
+					got, _ := speak(t, j, name, at, after)
+					if got.Totals.Usage.Estimated { // the request that was cut off
+						got.Totals.Usage.InputTokens, got.Totals.Usage.Estimated = want.Totals.Usage.InputTokens, false
+						got.Totals.Cost, got.Totals.KnownCost = want.Totals.Cost, want.Totals.KnownCost
+					}
+					if diff := cmp.Diff(want, got); diff != "" {
+						t.Errorf("%s: -want +got:\n%s", name, diff)
+					}
+				}
+			}
+		})
+	}
+}
