@@ -45,6 +45,8 @@ var _ = Describe("Session", func() {
 		Entry("zeros around a cost", budgeted(`maxCost: "00.50"`)),
 		Entry("the shortest time", `spec: {ttlSecondsAfterLastTurn: 1}`),
 		Entry("the longest time", `spec: {ttlSecondsAfterLastTurn: 31536000}`),
+		Entry("to go on after a loss of its history", `spec: {onHistoryLoss: Continue}`),
+		Entry("to wait after a loss of its history", `spec: {onHistoryLoss: Wait}`),
 	)
 
 	DescribeTable("refuses",
@@ -65,13 +67,15 @@ var _ = Describe("Session", func() {
 		Entry("a cost that is a number", budgeted(`maxCost: 0.5`), "spec.budget.maxCost", "must be of type string"),
 		Entry("no time", `spec: {ttlSecondsAfterLastTurn: 0}`, "spec.ttlSecondsAfterLastTurn", "greater than or equal to 1"),
 		Entry("too long a time", `spec: {ttlSecondsAfterLastTurn: 31536001}`, "spec.ttlSecondsAfterLastTurn", "less than or equal to 31536000"),
+		Entry("an unknown policy for a loss of its history", `spec: {onHistoryLoss: Rerun}`, "spec.onHistoryLoss", `supported values: "Continue", "Wait"`),
+		Entry("no policy for a loss of its history", `spec: {onHistoryLoss: ""}`, "spec.onHistoryLoss", `supported values: "Continue", "Wait"`),
 		Entry("an unknown field", `spec: {subjct: x}`, "spec.subjct", "unknown field"),
 	)
 
 	It("may change in all its fields", func(ctx SpecContext) {
 		s := stored(ctx, sessionBase)
-		Expect(patched(ctx, s, `spec: {subject: Order 1043, budget: {maxTurns: 5}, ttlSecondsAfterLastTurn: 60}`)).To(Succeed())
-		Expect(patched(ctx, s, `spec: {subject: null, budget: {maxTurns: 6}, ttlSecondsAfterLastTurn: null}`)).To(Succeed())
+		Expect(patched(ctx, s, `spec: {subject: Order 1043, budget: {maxTurns: 5}, ttlSecondsAfterLastTurn: 60, onHistoryLoss: Wait}`)).To(Succeed())
+		Expect(patched(ctx, s, `spec: {subject: null, budget: {maxTurns: 6}, ttlSecondsAfterLastTurn: null, onHistoryLoss: Continue}`)).To(Succeed())
 		Expect(patched(ctx, s, `spec: {budget: null}`)).To(Succeed())
 	})
 })

@@ -1,0 +1,148 @@
+package controller_test
+
+import (
+	"context"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+var _ = Describe("A Turn of a Session that is deleted before its end", func() {
+	// paying runs a Turn until it is within its call.
+	paying := func(ctx context.Context) (*stage, *till) {
+		GinkgoHelper()
+		s := newStage(ctx, payingModel)
+		desk, declared := newTill(v1alpha1.ToolEffectReadOnly)
+		s.run(seldom)
+		s.equip(ctx, desk.url, "pay", declared)
+		s.create(ctx, newTurn("one", within))
+		Eventually(desk.payments.Load).WithContext(ctx).Should(BeEquivalentTo(1))
+		return s, desk
+	}
+
+	DescribeTable("is charged to the Session, once", func(ctx SpecContext, suspended bool) {
+		s, desk := paying(ctx)
+		if suspended {
+			s.desire(ctx, "one", v1alpha1.DesiredStateSuspended)
+			desk.let(true)
+			s.reaches(ctx, "one", v1alpha1.TurnReasonSuspended)
+		}
+		Expect(apiClient.Delete(ctx, s.turn(ctx, "one"))).To(Succeed())
+		Eventually(func() int64 { return s.session(ctx).Status.Turns }).WithContext(ctx).Should(BeEquivalentTo(1))
+		charged := s.session(ctx).Status
+		Expect(charged.Usage.TotalTokens).To(BeNumerically(">", 0))
+		Expect(charged.LastTurnName).To(Equal("one"))
+
+		if !suspended {
+			desk.let(true)
+		}
+		s.create(ctx, newTurn("two", within))
+		two := s.reaches(ctx, "two", v1alpha1.TurnReasonCompleted)
+		Expect(two.Status.Decision.TurnNumber).To(BeEquivalentTo(2))
+		Expect(s.session(ctx).Status.Turns).To(BeEquivalentTo(2))
+		Expect(s.session(ctx).Status.Usage.TotalTokens).To(Equal(charged.Usage.TotalTokens + two.Status.Usage.TotalTokens))
+	},
+		Entry("while it runs", SpecTimeout(2*patience), false),
+		Entry("while it is suspended", SpecTimeout(2*patience), true),
+	)
+})
+
+var _ = Describe("A Session whose history is lost", func() {
+	It("makes its next Turn wait where its policy says so, until somebody goes on without the history", func(ctx SpecContext) {
+		s := newStage(ctx, `apiKeys: [right-key]`)
+		m := s.run()
+		s.create(ctx, append(s.basics(), newSession(func(n *v1alpha1.Session) { n.Spec.OnHistoryLoss = v1alpha1.OnHistoryLossWait }))...)
+		s.create(ctx, newTurn("one", within))
+		one := s.reaches(ctx, "one", v1alpha1.TurnReasonCompleted)
+		m.stop()
+		m.again()
+		s.create(ctx, newTurn("two", within), newTurn("three", within))
+		two := s.reaches(ctx, "two", v1alpha1.TurnReasonWaitingForSession)
+		Expect(message(two)).To(ContainSubstring("set spec.onHistoryLoss to Continue"))
+		Eventually(func(g Gomega) {
+			status := s.session(ctx).Status
+			g.Expect(status.MissingTurns).To(BeEquivalentTo(1))
+			g.Expect(status.Turns).To(BeEquivalentTo(1), "what it took counts")
+			g.Expect(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionHistoryComplete)).To(HaveField("Reason", v1alpha1.ReasonHistoryLost))
+			g.Expect(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)).To(HaveField("Reason", v1alpha1.ReasonHistoryLost))
+		}).WithContext(ctx).Should(Succeed())
+		Eventually(s.events).WithArguments(ctx, "Session", conversation).WithContext(ctx).Should(ContainElement("Warning HistoryLost"))
+		Expect(s.prompts()).To(HaveLen(1), "the model is not asked")
+
+		change(ctx, s, conversation, &v1alpha1.Session{}, func(n *v1alpha1.Session) { n.Spec.OnHistoryLoss = v1alpha1.OnHistoryLossContinue })
+		two = s.reaches(ctx, "two", v1alpha1.TurnReasonCompleted)
+		three := s.reaches(ctx, "three", v1alpha1.TurnReasonCompleted)
+		Expect(meta.FindStatusCondition(two.Status.Conditions, v1alpha1.ConditionHistoryComplete)).To(HaveField("Reason", v1alpha1.ReasonHistoryLost))
+		Expect(two.Status.Decision.TurnNumber).To(BeEquivalentTo(2))
+		Expect(s.prompts()[1]).To(Equal("user: two"))
+		status := s.session(ctx).Status
+		Expect(status.Turns).To(BeEquivalentTo(3))
+		Expect(status.Usage.TotalTokens).To(Equal(one.Status.Usage.TotalTokens + two.Status.Usage.TotalTokens + three.Status.Usage.TotalTokens))
+	}, SpecTimeout(4*patience))
+})
+
+var _ = Describe("Times that outlive a manager whose clock is wrong", func() {
+	for name, clocks := range map[string]struct{ first, second time.Duration }{
+		"ahead, then behind": {10 * time.Minute, -10 * time.Minute},
+		"behind, then ahead": {-10 * time.Minute, 10 * time.Minute},
+	} {
+		// handOver stops a manager and starts the next one, whose clock is wrong the other way.
+		handOver := func(m *runningManager) {
+			GinkgoHelper()
+			m.stop()
+			o := m.options
+			skewed(clocks.second)(&o)
+			start(o)
+		}
+
+		It("expire an approval when it is to expire, by the clock of the API server: "+name, func(ctx SpecContext) {
+			const limit = 8 * time.Second
+			s := newStage(ctx, payingModel)
+			desk, declared := newTill(v1alpha1.ToolEffectDestructive)
+			desk.let(true)
+			m := s.run(seldom, skewed(clocks.first))
+			s.equip(ctx, desk.url, "pay", declared)
+			change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Tools[0].RequireApproval = []string{"pay"} })
+			says(ctx, s, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string {
+				if len(a.Status.Tools) == 1 && a.Status.Tools[0].RequiresApproval {
+					return "asks"
+				}
+				return ""
+			}, Equal("asks"))
+			s.create(ctx, newTurn("parked", approvalTimeout(int32(limit/time.Second))))
+			t := s.reaches(ctx, "parked", v1alpha1.TurnReasonAwaitingApproval)
+			expiry := t.Status.PendingApprovals[0].ExpiryTime.Time
+			Expect(expiry).To(BeTemporally("~", time.Now().Add(limit), 4*time.Second))
+			handOver(m)
+			t = s.reaches(ctx, "parked", v1alpha1.TurnReasonCompleted)
+			Expect(t.Status.CompletionTime.Time).To(BeTemporally(">=", expiry.Add(-2*time.Second)), "not before the time is over")
+			Expect(t.Status.CompletionTime.Time).To(BeTemporally("~", expiry, 8*time.Second))
+			Expect(t.Status.ToolCalls[0].Outcome).To(BeEquivalentTo("Refused"))
+			Expect(desk.payments.Load()).To(BeZero())
+		}, SpecTimeout(2*patience))
+
+		It("delete a finished Turn after its time to live, by the clock of the API server: "+name, func(ctx SpecContext) {
+			const ttl = 8 * time.Second
+			s := newStage(ctx, `apiKeys: [right-key]`)
+			m := s.run(skewed(clocks.first))
+			s.create(ctx, s.basics()...)
+			s.create(ctx, newTurn("short-lived", func(t *v1alpha1.Turn) { t.Spec.TTLSecondsAfterFinished = new(int32(ttl / time.Second)) }))
+			done := s.reaches(ctx, "short-lived", v1alpha1.TurnReasonCompleted).Status.CompletionTime.Time
+			Expect(done).To(BeTemporally("~", time.Now(), 4*time.Second))
+			handOver(m)
+			var t v1alpha1.Turn
+			var gone time.Time
+			Eventually(func() bool {
+				gone = time.Now()
+				return apierrors.IsNotFound(apiClient.Get(ctx, s.key("short-lived"), &t))
+			}).WithContext(ctx).Should(BeTrue())
+			Expect(gone).To(BeTemporally(">=", done.Add(ttl-2*time.Second)), "not before the time is over")
+			Expect(gone).To(BeTemporally("~", done.Add(ttl), 8*time.Second))
+		}, SpecTimeout(2*patience))
+	}
+})
