@@ -31,7 +31,8 @@ type loser struct {
 }
 
 // lost takes the journals away from Turns that run, wait for people, wait for Turns of sub-agents, or are suspended: once from a
-// manager that was killed, and once from one that was asked to stop.
+// manager that was killed, and once from one that was asked to stop. Then it puts an older copy of a store in its place, of SQLite and of
+// PostgreSQL.
 func (r *rig) lost(ctx context.Context) (*phaseReport, error) {
 	l := &loser{rig: r, phase: "lost"}
 	r.tools.setSlowest(slowestSlowCall) // so that calls are in flight
@@ -40,6 +41,9 @@ func (r *rig) lost(ctx context.Context) (*phaseReport, error) {
 		if err := l.round(ctx, i, how); err != nil {
 			return nil, fmt.Errorf("journals lost after %s: %w", how, err)
 		}
+	}
+	if err := l.restoredCopies(ctx); err != nil {
+		return nil, err
 	}
 	p := &phaseReport{Done: l.facts, Violations: l.found}
 	p.checked(everyTurnFinished, calledOnce, lostJournals)

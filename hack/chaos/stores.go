@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,13 @@ type journalStore interface {
 	outage(ctx context.Context, d time.Duration) (how string, err error)
 }
 
+// copiedStore is a store of which an older copy can take the place.
+type copiedStore interface {
+	journalStore
+	// copied makes a copy of now, and returns what puts it in the place of the store. No manager may use the store then.
+	copied(ctx context.Context) (restore func(context.Context) error, err error)
+}
+
 // postgresStore is a server of the test's own.
 type postgresStore struct {
 	server *postgrestest.Server
@@ -62,6 +70,11 @@ func (s *postgresStore) url() string { return s.server.URL("postgres") }
 
 func (s *postgresStore) open(ctx context.Context) (keptJournal, error) {
 	return postgres.Open(ctx, s.url())
+}
+
+// copied is a dump of the database.
+func (s *postgresStore) copied(ctx context.Context) (func(context.Context) error, error) {
+	return s.server.Dump(ctx, "postgres")
 }
 
 // outage crashes the server, and starts it again after a while; or it demotes it.
@@ -97,6 +110,27 @@ func (s *sqliteStore) url() string { return "sqlite://" + s.path }
 
 func (s *sqliteStore) open(ctx context.Context) (keptJournal, error) {
 	return sqlite.OpenReader(ctx, s.path)
+}
+
+// copied is a copy of the file as it is at one moment.
+func (s *sqliteStore) copied(ctx context.Context) (_ func(context.Context) error, err error) {
+	file := s.path + ".copy"
+	db, err := sql.Open("sqlite", "file:"+s.path+"?_pragma=busy_timeout(10000)")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if _, err := db.ExecContext(ctx, "VACUUM INTO ?", file); err != nil {
+		return nil, fmt.Errorf("failed to copy the journal: %w", err)
+	}
+	return func(context.Context) error {
+		for _, suffix := range []string{"-wal", "-shm"} {
+			if err := os.Remove(s.path + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+		}
+		return os.Rename(file, s.path)
+	}, nil
 }
 
 // outage holds the file for itself for a while, so that nobody can write to it.

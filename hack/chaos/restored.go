@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
+)
+
+// positionsPassed is how many positions a Lease must publish after a copy was made: the store may be ahead of the Lease by two.
+const positionsPassed = 3
+
+// restoredCopies runs Turns, copies the store, goes on, kills the manager, and puts the copy in the place of the store.
+func (l *loser) restoredCopies(ctx context.Context) error {
+	database, err := l.postgres(ctx)
+	if err != nil {
+		return err
+	}
+	for name, store := range map[string]journalStore{"sqlite": l.newSQLite("restored"), "postgresql": database} {
+		old, ok := store.(copiedStore)
+		if !ok {
+			return fmt.Errorf("no copy can be made of the store of %s", name)
+		}
+		if err := l.restored(ctx, name, old); err != nil {
+			return fmt.Errorf("an older copy of %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (l *loser) restored(ctx context.Context, name string, store copiedStore) error {
+	p, err := l.startManager(ctx, l.spec(store))
+	if err != nil {
+		return err
+	}
+	for i := range l.executorTurns / 2 {
+		if err := l.createTurn(ctx, l.phase, fmt.Sprintf("%s-before-%03d", name, i), lasting[i%len(lasting)], i); err != nil {
+			return err
+		}
+	}
+	if err := l.someCalls(ctx, l.tools.made()+2); err != nil {
+		return err
+	}
+	restore, err := store.copied(ctx)
+	if err != nil {
+		return err
+	}
+	if err := l.passed(ctx, name); err != nil {
+		return err
+	}
+	if err := l.someCalls(ctx, l.tools.made()+2); err != nil { // those of the last Turns are in flight
+		return err
+	}
+	p.kill()
+	begun, err := l.begun(ctx, store)
+	if err != nil {
+		return err
+	}
+	before := l.tools.effects()
+	if err := restore(ctx); err != nil {
+		return err
+	}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	defer beside(ctx, fail, l.newApprover(l.phase, slowestDecision).run)()
+	if p, err = l.startManager(ctx, l.spec(store)); err != nil {
+		return err
+	}
+	if err := errors.Join(l.allFinished(ctx, l.phase), p.stop()); err != nil {
+		return err
+	}
+	return l.checkRestored(ctx, name, begun, before)
+}
+
+// passed creates Turns until a Lease has published positions that the copy cannot have.
+func (l *loser) passed(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("not within %s", lossPatience))
+	defer cancel()
+	first, err := l.position(ctx)
+	if err != nil {
+		return err
+	}
+	for i, now := 0, first; now < first+positionsPassed; i++ {
+		if i%20 == 0 { // one each second, so that there is always one at work
+			if err := l.createTurn(ctx, l.phase, fmt.Sprintf("%s-after-%03d", name, i/20), lasting[i/20%len(lasting)], i/20); err != nil {
+				return err
+			}
+		}
+		if !pause(ctx, probeInterval) {
+			return fmt.Errorf("failed to see a Lease with a position from %d on: %d: %w", first+positionsPassed, now, context.Cause(ctx))
+		}
+		if now, err = l.position(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// position is the one that the Lease of the manager publishes; 0 for none.
+func (l *loser) position(ctx context.Context) (int64, error) {
+	var lease coordinationv1.Lease
+	if err := l.api.Get(ctx, client.ObjectKey{Namespace: l.phase, Name: executor.LeasePrefix + "manager"}, &lease); err != nil {
+		return 0, fmt.Errorf("failed to get the Lease of the manager: %w", err)
+	}
+	return strconv.ParseInt(lease.Annotations[executor.PositionAnnotation], 10, 64)
+}
+
+// checkRestored holds what the Turns say against what the tools' server has seen.
+func (l *loser) checkRestored(ctx context.Context, name string, begun map[string]bool, before map[effect]int) error {
+	turns, err := l.turns(ctx, l.phase)
+	if err != nil {
+		return err
+	}
+	twice := 0
+	for e, n := range l.tools.effects() {
+		if n > 1 && n > before[e] {
+			twice++
+			l.wrong(calledOnce, e.Turn, "%s of step %d, place %d, was called %d times, %d of them before the copy of %s was restored", e.Tool, e.Step, e.Place, n, before[e], name)
+		}
+	}
+	lost := 0
+	for i := range turns {
+		t := &turns[i]
+		if begun[string(t.UID)] && t.Status.StopReason == v1alpha1.StopInterrupted {
+			lost++
+			if !meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionJournalLost) {
+				l.wrong(lostJournals, t.Name, "it was interrupted, and has no condition %s: %s", v1alpha1.ConditionJournalLost, messageOf(t))
+			}
+		}
+	}
+	if lost == 0 {
+		l.wrong(lostJournals, name, "an older copy was restored, and no Turn of %d says so", len(begun))
+	}
+	l.fact("Turns in the middle of their work when an older copy of "+name+" was restored", "%d", len(begun))
+	l.fact("  interrupted, and calls made twice", "%d, %d", lost, twice)
+	return nil
+}
