@@ -17,6 +17,7 @@ var ErrClosed = errors.New("the journal is closed")
 type Store interface {
 	journal.Journal
 	Keeper
+	Meter
 
 	// State says which store this is, and its position. It is cheap, changes nothing, and asks the store each time: a failover may
 	// come between two calls.

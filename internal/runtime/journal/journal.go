@@ -103,6 +103,9 @@ type Entry struct {
 	Payload json.RawMessage
 	// Artifact is the SHA-256 of the artifact that is the payload, in hexadecimal; empty where Payload has it.
 	Artifact string
+	// Namespace of the Turn or Session, by which a store adds up whose journals take how much; empty if it is not known. An entry
+	// that was read has none.
+	Namespace string
 	// Artifacts are kept with the entry, in the same append. An entry that was read has none: they are read one by one.
 	Artifacts []Artifact
 }

@@ -26,6 +26,8 @@ type Log struct {
 // Options of a Log. Journal, Now and Apply are needed.
 type Options struct {
 	Journal Journal
+	// Namespace of the Turn or Session whose journal it is; empty if it is not known.
+	Namespace string
 	// Now is the time that entries bear.
 	Now func() time.Time
 	// Apply is told of each entry, whose payload is there even where an artifact has it. An error of it stops the run.
@@ -224,7 +226,7 @@ func (l *Log) next(records []Record) ([]Entry, error) {
 		}
 		e := Entry{
 			Seq: l.seq + int64(i) + 1, Epoch: l.epoch, Kind: r.Kind, Version: PayloadVersion, Time: l.o.Now().UTC(),
-			Payload: payload, Artifacts: r.Artifacts,
+			Payload: payload, Artifacts: r.Artifacts, Namespace: l.o.Namespace,
 		}
 		most := int64(len(payload))
 		for _, a := range r.Artifacts {

@@ -207,7 +207,7 @@ func (r *run) counted() {
 // options of the Turn's journal.
 func (r *run) options() journal.Options {
 	return journal.Options{
-		Journal: r.engine.Journal, Now: r.engine.Now, Apply: r.past.apply, Patience: r.engine.Patience, Waiting: r.waiting,
+		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, Apply: r.past.apply, Patience: r.engine.Patience, Waiting: r.waiting,
 		First: []journal.Record{{Kind: journal.RunStarted, Payload: started{rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name}}},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
 )
 
 // Both statements move the journal's row of capstan_turn and write the entries and artifacts only if that row has moved. Of
@@ -18,14 +19,14 @@ import (
 // of its own, so an append is one round trip and all or none.
 const (
 	begin = `WITH head AS (
-    INSERT INTO capstan_turn (turn_uid, seq, epoch) VALUES ($1, $2, $3)
+    INSERT INTO capstan_turn (turn_uid, seq, epoch, namespace, bytes) VALUES ($1, $2, $3, $14, $15)
     ON CONFLICT DO NOTHING
     RETURNING turn_uid
 )` + insert
 
 	advance = `WITH head AS (
-    UPDATE capstan_turn SET seq = $2, epoch = $3
-    WHERE turn_uid = $1 AND seq = $14 AND epoch <= $15
+    UPDATE capstan_turn SET seq = $2, epoch = $3, bytes = bytes + $15, namespace = CASE namespace WHEN '' THEN $14 ELSE namespace END
+    WHERE turn_uid = $1 AND seq = $16 AND epoch <= $17
     RETURNING turn_uid
 )` + insert
 
@@ -96,7 +97,7 @@ func statement(uid string, entries []journal.Entry) (query string, args []any) {
 	first, last := entries[0], entries[len(entries)-1]
 	args = []any{
 		uid, last.Seq, last.Epoch, rows.seqs, rows.epochs, rows.kinds, rows.versions, rows.times, rows.payloads, rows.artifacts,
-		notNull(rows.sums), notNull(rows.bytes), notNull(rows.data),
+		notNull(rows.sums), notNull(rows.bytes), notNull(rows.data), store.NamespaceOf(entries), store.BytesOf(entries),
 	}
 	if first.Seq == 1 {
 		return begin, args

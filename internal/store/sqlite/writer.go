@@ -38,8 +38,9 @@ type change struct {
 // frequent are the statements of every append, which are prepared once.
 var frequent = [...]string{
 	selectHead: `SELECT seq, epoch FROM head WHERE uid = ?`,
-	moveHead: `INSERT INTO head (uid, seq, epoch) VALUES (?, ?, ?)
-		ON CONFLICT (uid) DO UPDATE SET seq = excluded.seq, epoch = excluded.epoch`,
+	moveHead: `INSERT INTO head (uid, seq, epoch, namespace, bytes) VALUES (?, ?, ?, ?, ?)
+		ON CONFLICT (uid) DO UPDATE SET seq = excluded.seq, epoch = excluded.epoch, bytes = bytes + excluded.bytes,
+			namespace = CASE namespace WHEN '' THEN excluded.namespace ELSE namespace END`,
 	insertEntry:    `INSERT INTO journal (uid, seq, epoch, kind, version, time, payload, artifact) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 	insertArtifact: `INSERT INTO artifact (uid, sha256, bytes, data) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 	addTotal:       `UPDATE total SET journals = journals + ?, retired = retired + ?, entries = entries + ?, artifacts = artifacts + ?`,
@@ -226,7 +227,7 @@ func (t *tx) add(call *appendCall) error {
 		t.added.Journals++
 	}
 	t.added.Entries += int64(len(call.entries))
-	_, err := t.often(moveHead, call.uid, last.Seq, last.Epoch)
+	_, err := t.often(moveHead, call.uid, last.Seq, last.Epoch, store.NamespaceOf(call.entries), store.BytesOf(call.entries))
 	return err
 }
 

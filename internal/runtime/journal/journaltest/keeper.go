@@ -19,6 +19,7 @@ import (
 type Keeper interface {
 	journal.Journal
 	store.Keeper
+	store.Meter
 }
 
 // RunKeeper runs the contract of a Keeper. open returns a new, empty one and closes it when the test ends; settle returns the
@@ -31,6 +32,7 @@ func RunKeeper(t *testing.T, open func(t *testing.T) Keeper, settle func(t *test
 	t.Run("a giant journal is purged as a whole", func(t *testing.T) { giant(t, open(t), settle) })
 	t.Run("a purge leaves nothing of a racing append", func(t *testing.T) { purgeRace(t, open(t)) })
 	t.Run("a call whose context has ended does nothing", func(t *testing.T) { endedKeeper(t, open(t)) })
+	t.Run("the use is that of each namespace", func(t *testing.T) { inUse(t, open(t)) })
 	t.Run("the size is that of what is there", func(t *testing.T) { size(t, open(t), settle) })
 }
 
@@ -242,6 +244,48 @@ func size(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
 		t.Fatal(err)
 	}
 	sized(t, settle(t, k), store.Size{Journals: 2, Retired: 1, Entries: 5, Artifacts: 3})
+}
+
+// inUse has two namespaces, a journal of a process that knew of none, and one that goes on after it was retired.
+func inUse(t *testing.T, k Keeper) {
+	of := func(namespace string, entries ...journal.Entry) []journal.Entry {
+		for i := range entries {
+			entries[i].Namespace = namespace
+		}
+		return entries
+	}
+	_, large := made(2, "content of an artifact")
+	want := map[string]int64{}
+	used := func() {
+		t.Helper()
+		got, err := k.Use(t.Context())
+		if diff := cmp.Diff(want, got.Namespaces); diff != "" || err != nil || got.Bytes < want["a"]+want["b"] {
+			t.Errorf("Use: %d bytes in all (error %v): namespaces: -want +got:\n%s", got.Bytes, err, diff)
+		}
+	}
+	used()
+	add(t, k, "a-1", nil, of("a", entry(1, 1), large)...)
+	add(t, k, "a-2", nil, of("a", entry(1, 1))...)
+	add(t, k, "b-1", nil, of("b", entry(1, 1))...)
+	add(t, k, "old", nil, entry(1, 1))
+	one, two := store.BytesOf([]journal.Entry{entry(1, 1)}), store.BytesOf([]journal.Entry{entry(1, 1), large})
+	if one < 128 || two <= 2*one {
+		t.Errorf("an entry counts %d bytes, and with one that has an artifact %d; want at least 128, and the artifact as well", one, two)
+	}
+	want["a"], want["b"] = one+two, one
+	used()
+	add(t, k, "a-1", journal.ErrSequence, of("a", large)...) // what is refused does not count
+	mark(t, k, at, "a-1")
+	used() // a retired journal takes its room
+	add(t, k, "a-1", nil, of("a", entry(3, 1))...)
+	add(t, k, "old", nil, of("b", entry(2, 1))...) // from now on it has a namespace
+	want["a"], want["b"] = want["a"]+one, want["b"]+2*one
+	used()
+	if _, err := k.Purge(t.Context(), at, 10); err != nil {
+		t.Fatal(err)
+	}
+	want["a"] = one
+	used()
 }
 
 // sized expects a size, but for its bytes, of which it expects some.

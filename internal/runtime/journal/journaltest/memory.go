@@ -27,6 +27,8 @@ type held struct {
 	entries   []journal.Entry
 	artifacts map[string]journal.Artifact
 	retired   time.Time // zero if it is not
+	namespace string
+	bytes     int64
 }
 
 // Read yields entries one by one: those that are appended meanwhile are among them.
@@ -83,11 +85,15 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 				h.artifacts[a.SHA256] = a
 			}
 		}
-		e.Artifacts, e.Payload = nil, slices.Clone(e.Payload)
+		e.Artifacts, e.Payload, e.Namespace = nil, slices.Clone(e.Payload), ""
 		if len(e.Payload) == 0 {
 			e.Payload = nil
 		}
 		h.entries = append(h.entries, e)
+	}
+	h.bytes += store.BytesOf(entries)
+	if h.namespace == "" {
+		h.namespace = store.NamespaceOf(entries)
 	}
 	if m.journals == nil {
 		m.journals = map[string]*held{}
@@ -227,6 +233,23 @@ func (m *Memory) Size(ctx context.Context) (z store.Size, err error) {
 		}
 	}
 	return z, nil
+}
+
+// Use returns how much is used; of a volume nothing is known.
+func (m *Memory) Use(ctx context.Context) (store.Use, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Use{}, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u := store.Use{Free: -1, Namespaces: map[string]int64{}}
+	for _, h := range m.journals {
+		u.Bytes += h.bytes
+		if h.namespace != "" {
+			u.Namespaces[h.namespace] += h.bytes
+		}
+	}
+	return u, nil
 }
 
 // Check fails if ctx has ended.

@@ -1,0 +1,32 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// Use returns how much is used. Bytes are the sum of all journals that count; Free is negative, because the server does not tell how much
+// room it has.
+func (s *Store) Use(ctx context.Context) (store.Use, error) {
+	type row struct {
+		namespace string
+		bytes     int64
+	}
+	rows, err := read(ctx, s, func(of pgx.CollectableRow) (r row, err error) {
+		return r, of.Scan(&r.namespace, &r.bytes)
+	}, `SELECT namespace, sum(bytes)::bigint FROM capstan_turn GROUP BY namespace`)
+	if err != nil {
+		return store.Use{}, err
+	}
+	u := store.Use{Free: -1, Namespaces: map[string]int64{}}
+	for _, r := range rows {
+		u.Bytes += r.bytes
+		if r.namespace != "" {
+			u.Namespaces[r.namespace] = r.bytes
+		}
+	}
+	return u, nil
+}
