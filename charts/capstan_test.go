@@ -159,7 +159,7 @@ func decode(t *testing.T, manifest []byte) []runtime.Object {
 			continue
 		}
 		// The Prometheus operator's types are no dependency of ours.
-		if raw.GetKind() == "ServiceMonitor" {
+		if raw.GetKind() == "ServiceMonitor" || raw.GetKind() == "PrometheusRule" {
 			objects = append(objects, &raw)
 			continue
 		}

@@ -1,6 +1,7 @@
 package charts_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -133,6 +134,7 @@ func TestArguments(t *testing.T) {
 		"Logs":       {values: []string{"log.format=console", "log.level=debug"}, want: []string{"--log-format=console", "--log-level=debug"}},
 		"NoLeader":   {values: []string{"leaderElection.enabled=false"}, want: []string{"--leader-elect=false"}},
 		"Extra":      {values: []string{"extraArgs={--store=sqlite:///var/lib/capstan/x.db}"}, want: []string{"--store=sqlite:///var/lib/capstan/x.db"}},
+		"Quotas":     {values: []string{"journalQuota.total=20Gi", "journalQuota.perNamespace=2Gi"}, want: []string{"--journal-quota=20Gi", "--journal-quota-per-namespace=2Gi"}},
 		"Retention":  {values: []string{"journalRetention=0s"}, want: []string{"--journal-retention=0s"}},
 		"NoPolicy":   {values: []string{"approvalPolicy.install=false"}, want: []string{"--approval-policy=capstan-toolapprovals"}},
 		"Trusting":   {values: []string{"extraArgs={--trust-decided-by}"}, want: []string{"--trust-decided-by"}},
@@ -293,5 +295,34 @@ func TestServicesSelectThePods(t *testing.T) {
 	}
 	if n := len(every[*corev1.Service](renderChart(t, "metrics.enabled=false"))); n != 0 {
 		t.Errorf("got %d Services with metrics off, want none", n)
+	}
+}
+
+// TestAlerts has rules for what the documentation calls worth an alert, and is off by default.
+func TestAlerts(t *testing.T) {
+	if n := len(every[*unstructured.Unstructured](renderChart(t))); n != 0 {
+		t.Errorf("got %d objects of the Prometheus operator by default, want none", n)
+	}
+	rule := one[*unstructured.Unstructured](t, renderChart(t, "metrics.prometheusRule.enabled=true", "metrics.prometheusRule.labels.team=x"))
+	groups, _, err := unstructured.NestedSlice(rule.Object, "spec", "groups")
+	if err != nil || rule.GetKind() != "PrometheusRule" || rule.GetLabels()["team"] != "x" || len(groups) != 1 {
+		t.Fatalf("%s with labels %v and %d groups, %v; want one group of a PrometheusRule", rule.GetKind(), rule.GetLabels(), len(groups), err)
+	}
+	group, _ := groups[0].(map[string]any)
+	rules, _, err := unstructured.NestedSlice(group, "rules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var alerts []string
+	for _, r := range rules {
+		fields, _ := r.(map[string]any)
+		alerts = append(alerts, fmt.Sprint(fields["alert"]))
+		if expr := fmt.Sprint(fields["expr"]); !strings.Contains(expr, "capstan_") {
+			t.Errorf("%s looks at %q, want metrics of Capstan", fields["alert"], expr)
+		}
+	}
+	want := []string{"CapstanJournalsNearQuota", "CapstanNamespaceNearJournalQuota", "CapstanJournalsLost", "CapstanTurnsQueue"}
+	if diff := cmp.Diff(want, alerts); diff != "" {
+		t.Errorf("alerts: -want +got:\n%s", diff)
 	}
 }

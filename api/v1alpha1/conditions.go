@@ -134,6 +134,9 @@ const (
 	TurnReasonWaitingForSession = "WaitingForSession"
 	// TurnReasonQueued surfaces when as many Turns run already as the Agent or the executor allows.
 	TurnReasonQueued = "Queued"
+	// TurnReasonWaitingForJournalSpace surfaces when the journals of the Turn's namespace, or of all, use 80 % of their quota. A Turn
+	// that has run goes on until all of it is used.
+	TurnReasonWaitingForJournalSpace = "WaitingForJournalSpace"
 	// TurnReasonRunning surfaces when the Turn is bound to an executor.
 	TurnReasonRunning = "Running"
 	// TurnReasonAwaitingApproval surfaces when a call waits for somebody's decision: see status.pendingApprovals. Nothing runs

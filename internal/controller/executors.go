@@ -41,6 +41,8 @@ type ExecutorReconciler struct {
 	Turns *TurnReconciler
 
 	leases leases
+	// space is what the executors say of the journals' quotas.
+	space journalSpace
 	// known are the capacities of the executors that may get Turns, by name. The one worker of this controller owns it.
 	known map[string]int
 }
@@ -78,6 +80,10 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 		return r.lapsed(ctx, name, &lease)
 	}
 	if trusted {
+		r.space.see(&lease)
+		if err := r.wakeForSpace(ctx); err != nil {
+			return ctrl.Result{}, err
+		}
 		if err := r.found(ctx, name, capacityOf(&lease)); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -205,6 +211,10 @@ func (f follower) handler() toolscache.ResourceEventHandler {
 // lost brings back the Turns of an executor that is gone.
 func (r *ExecutorReconciler) lost(ctx context.Context, name string) error {
 	delete(r.known, name)
+	r.space.forget(executor.LeasePrefix + name)
+	if err := r.wakeForSpace(ctx); err != nil {
+		return err
+	}
 	return r.wakeTurnsOf(ctx, name)
 }
 

@@ -234,7 +234,7 @@ func (r *TurnReconciler) judge(ctx context.Context, t *v1alpha1.Turn) (view, dec
 
 // view gathers what a decision is made from.
 func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, error) {
-	v := view{turn: t, ceiling: r.Ceiling, recheck: r.Recheck, now: r.Now()}
+	v := view{turn: t, ceiling: r.Ceiling, recheck: r.Recheck, journals: r.Executors.space.of(t.Namespace), now: r.Now()}
 	if t.IsFinished() {
 		return v, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -63,7 +64,9 @@ type view struct {
 	abandoned bool
 	// session of a Turn that is about to enter it, nil before.
 	session *v1alpha1.Session
-	now     time.Time
+	// journals is what the quotas of the journals mean for the Turn's namespace.
+	journals quota.Verdict
+	now      time.Time
 }
 
 // policy is one rule: it decides, or leaves the decision to the next one.
@@ -84,6 +87,7 @@ var policies = []policy{
 	whenSessionBusy,
 	whenAgentNotReady,
 	whenConfigMapMissing,
+	whenJournalsFull,
 }
 
 // decide says what to do about a Turn. It is pure.

@@ -23,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -79,6 +80,8 @@ type Executor struct {
 	ConfigMaps func(namespace string) translate.ConfigMaps
 	// ManagerSkills are available to every Agent.
 	ManagerSkills []prepare.Skill
+	// Quota returns the last report of the journals' quotas; nil if there is none. If Quota is nil, there never is.
+	Quota func() *quota.Report
 	// Now is the time of day.
 	Now func() time.Time
 	// Grace is how long runs may go on after the process was asked to stop. They then have a fifth of it, and at least
@@ -120,6 +123,7 @@ func (e *Executor) Start(ctx context.Context) error {
 		return err
 	}
 	lease := e.holdLease(work)
+	metrics.Capacity.Set(float64(e.Capacity))
 	e.Log.Info("Executor is ready", "executor", e.Name, "capacity", e.Capacity)
 
 	<-ctx.Done()

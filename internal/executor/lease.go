@@ -28,6 +28,8 @@ const (
 	IncarnationAnnotation = "capstan.dev/store-incarnation"
 	// PositionAnnotation of a Lease is a position that the store has reached, in decimal digits. A store that is behind it has lost entries.
 	PositionAnnotation = "capstan.dev/store-position"
+	// JournalUseAnnotation of a Lease is how much of their quotas the journals use, as JSON of quota.Report.
+	JournalUseAnnotation = "capstan.dev/journal-use"
 	// LeasePrefix stands before an executor's name in the name of its Lease.
 	LeasePrefix = "capstan-executor-"
 
@@ -104,6 +106,11 @@ func (h *heldLease) describe(l *coordinationv1.Lease) {
 	own := h.executor.Store.Last()
 	l.Annotations[StoreAnnotation], l.Annotations[IncarnationAnnotation] = own.ID, own.Incarnation
 	l.Annotations[PositionAnnotation] = strconv.FormatInt(own.Position, 10)
+	if use := h.executor.JournalUse(); use != nil {
+		l.Annotations[JournalUseAnnotation] = use.Encode()
+	} else {
+		delete(l.Annotations, JournalUseAnnotation) // of an earlier process
+	}
 	for name, value := range h.executor.LeaseAnnotations {
 		if value == "" {
 			delete(l.Annotations, name) // of an earlier process

@@ -48,6 +48,9 @@ type run struct {
 	// suspended is true while the Turn is to be suspended.
 	suspended atomic.Bool
 
+	// noSpace is why the run is to wait for space for its journal; nil if it need not.
+	noSpace atomic.Pointer[string]
+
 	// gone is set when the Turn has left the watch. The executor's lock guards it.
 	gone bool
 	// next is the Turn as it was bound to this executor anew while the run winds up; nil if it was not. The executor's lock
@@ -118,6 +121,9 @@ func (r *run) conclude(ctx context.Context, result *turn.Result, err error) {
 	case errors.Is(err, errSuperseded):
 		log.Info("Left a turn that is no longer bound here")
 		r.charge(write)
+	case errors.Is(err, loop.ErrInterrupted) && r.noSpace.Load() != nil && !r.suspended.Load():
+		r.release(write, v1alpha1.TurnReasonWaitingForJournalSpace, *r.noSpace.Load())
+		log.Info("Handed a turn back", "cause", *r.noSpace.Load())
 	case isParked && r.suspended.Load():
 		r.suspend(write, parked)
 	case errors.Is(err, loop.ErrInterrupted) && r.suspended.Load():

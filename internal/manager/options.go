@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/memory"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -72,6 +74,9 @@ type Options struct {
 	ProbeIntervalSeconds int
 	// JournalRetention is how long the journal of a Turn or a Session is kept after its object was deleted; 0 for not at all.
 	JournalRetention time.Duration
+	// JournalQuota and JournalQuotaPerNamespace are how much the journals of all namespaces, and of each, may use, such as 20Gi; empty
+	// for what follows from the store's volume: see quota.Limits.
+	JournalQuota, JournalQuotaPerNamespace string
 	// ToolAllowCIDRs and ToolDenyCIDRs are prefixes of addresses that tool servers and model providers may, or may not, be
 	// reached at, beyond the built-in table of package netpolicy.
 	ToolAllowCIDRs, ToolDenyCIDRs []string
@@ -110,6 +115,8 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.SkillsFile, "skills-file", "", "path of a YAML file with skills that are available to every Agent: a list of key, name, description and content; read once, at the start")
 	f.IntVar(&o.ProbeIntervalSeconds, "probe-interval-seconds", 60, "time between two probes of a model provider, in seconds; a probe costs no tokens")
 	f.DurationVar(&o.JournalRetention, "journal-retention", 24*time.Hour, "how long the journal of a Turn or a Session is kept after its object was deleted, such as 24h or 30m (no unit is longer than an hour); 0 forgets it at once")
+	f.StringVar(&o.JournalQuota, "journal-quota", "", "how many bytes all journals may use, such as 20Gi; from 80 % on new Turns wait, and at 100 % those that run wait as well; default: nine tenths of the volume with SQLite, no quota with PostgreSQL")
+	f.StringVar(&o.JournalQuotaPerNamespace, "journal-quota-per-namespace", "", "how many bytes the journals of a namespace may use, such as 2Gi; default: as many as are left free of the quota of all, so that a namespace alone may use half of it, and each of two a third")
 	f.StringSliceVar(&o.ToolAllowCIDRs, netpolicy.AllowFlag, nil, "prefixes of IP addresses that tool servers and model providers may be reached at, separated by commas, such as 127.0.0.0/8,::1/128; default: all but loopback, link-local, multicast and cloud metadata addresses. The longest prefix that holds an address decides")
 	f.StringSliceVar(&o.ToolDenyCIDRs, netpolicy.DenyFlag, nil, "prefixes of IP addresses that tool servers and model providers may not be reached at, separated by commas; among equal prefixes this goes before --"+netpolicy.AllowFlag)
 	f.StringToStringVar(&o.Limits, "limits", nil, "ceilings of the limits of all Turns, by the names of the fields of limits, such as maxSteps=20,timeoutSeconds=600,maxTokens=500000,maxCost=2.50; of these, the Agent's and the Turn's limits the lowest holds. A ceiling is no default. All processes must have the same")
@@ -129,6 +136,29 @@ func (o *Options) Memory() (memory.Limit, error) {
 // netPolicy says which addresses tool servers and model providers may be reached at.
 func (o *Options) netPolicy() (*netpolicy.Policy, error) {
 	return netpolicy.Parse(o.ToolAllowCIDRs, o.ToolDenyCIDRs)
+}
+
+// quotas are those of the journals.
+func (o *Options) quotas() (l quota.Limits, err error) {
+	var errs [2]error
+	l.Total, errs[0] = quotaOf("journal-quota", o.JournalQuota)
+	l.PerNamespace, errs[1] = quotaOf("journal-quota-per-namespace", o.JournalQuotaPerNamespace)
+	return l, errors.Join(errs[:]...)
+}
+
+// minQuota is the least quota: less is a mistake in the unit.
+const minQuota = 1 << 20
+
+// quotaOf reads a number of bytes; empty is 0.
+func quotaOf(flag, text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	q, err := resource.ParseQuantity(text)
+	if err != nil || q.Value() < minQuota {
+		return 0, fmt.Errorf("--%s %q must be a number of bytes of at least 1Mi, such as 20Gi", flag, text)
+	}
+	return q.Value(), nil
 }
 
 // FromEnvironment sets the flags that were not given from their environment variables: --data-dir from CAPSTAN_DATA_DIR.
@@ -178,6 +208,8 @@ func (o *Options) Validate() error {
 	check(wrong == nil, "%w", wrong)
 	check(o.JournalRetention >= 0 && o.JournalRetention <= maxRetention, "--journal-retention %s must be from 0 to %s", o.JournalRetention, maxRetention)
 	check(o.ApprovalPolicy == "" || len(validation.IsDNS1123Subdomain(o.ApprovalPolicy)) == 0, "--approval-policy %q must be the name of a ValidatingAdmissionPolicy", o.ApprovalPolicy)
+	_, wrong = o.quotas()
+	check(wrong == nil, "%w", wrong)
 	_, wrong = o.netPolicy()
 	check(wrong == nil, "%w", wrong)
 	_, wrong = translate.Ceiling(o.Limits)

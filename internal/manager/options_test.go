@@ -71,6 +71,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 		{"CAPSTAN_LIMITS", "[maxCost=2.50,maxSteps=20]", "limits"},
 		{"CAPSTAN_APPROVAL_POLICY", "p", "approval-policy"},
 		{"CAPSTAN_TRUST_DECIDED_BY", "true", "trust-decided-by"},
+		{"CAPSTAN_JOURNAL_QUOTA", "20Gi", "journal-quota"},
+		{"CAPSTAN_JOURNAL_QUOTA_PER_NAMESPACE", "2Gi", "journal-quota-per-namespace"},
 		{"CAPSTAN_TOOL_DENY_CIDRS", "[10.0.0.0/8]", "tool-deny-cidrs"},
 	} {
 		t.Run(tc.flag, func(t *testing.T) {
@@ -95,8 +97,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 26 {
-		t.Errorf("there are %d flags; the table above has 26", count)
+	if count != 28 {
+		t.Errorf("there are %d flags; the table above has 28", count)
 	}
 }
 
@@ -148,6 +150,9 @@ func TestValidate(t *testing.T) {
 		"a network without length":  {func(o *Options) { o.ToolAllowCIDRs = []string{"everything"} }, `--tool-allow-cidrs: "everything" must be a prefix of IP addresses`},
 		"a network with an address": {func(o *Options) { o.ToolDenyCIDRs = []string{"10.0.0.1/8"} }, `--tool-deny-cidrs: "10.0.0.1/8" has bits beyond its length: write 10.0.0.0/8`},
 		"a negative retention":      {func(o *Options) { o.JournalRetention = -time.Second }, "--journal-retention -1s must be from 0"},
+		"a quota of no number":      {func(o *Options) { o.JournalQuota = "lots" }, `--journal-quota "lots" must be a number of bytes of at least 1Mi, such as 20Gi`},
+		"a quota of a few bytes":    {func(o *Options) { o.JournalQuotaPerNamespace = "20" }, `--journal-quota-per-namespace "20" must be a number of bytes`},
+		"a negative quota":          {func(o *Options) { o.JournalQuota = "-1Gi" }, "--journal-quota"},
 		"an endless retention":      {func(o *Options) { o.JournalRetention = 100_000 * time.Hour }, "--journal-retention"},
 	} {
 		t.Run(name, func(t *testing.T) {

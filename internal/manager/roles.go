@@ -3,6 +3,7 @@ package manager
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/janitor"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -138,7 +140,12 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		}
 	}
 	log := p.log.WithName("executor")
-	return mgr.Add(&executor.Executor{
+	limits, err := o.quotas()
+	if err != nil {
+		return err
+	}
+	meter := &quota.Meter{Store: p.store, Limits: limits, Log: p.log.WithName("journal-quota")}
+	runs := &executor.Executor{
 		Name: o.ExecutorName, Capacity: o.MaxConcurrentTurns, Elected: !p.shared, Namespace: o.Namespace,
 		LeaseAnnotations: p.leaseAnnotations, Store: p.identity,
 		Client: p.status, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: p.clientset, Events: mgr.GetEventRecorder("capstan"),
@@ -148,8 +155,10 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		}},
 		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers),
 		Approvals: p.approvals, Ceiling: p.ceiling,
-		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Now: p.now, Grace: o.grace(), Log: log,
-	})
+		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Now: p.now, Grace: o.grace(), Log: log,
+	}
+	meter.Changed = runs.Measured
+	return errors.Join(mgr.Add(runs), mgr.Add(meter))
 }
 
 // approvalCheck says which decisions about calls may be used.

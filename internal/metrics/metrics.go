@@ -17,6 +17,10 @@ var (
 	Running = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capstan_turns_running", Help: "Turns that this executor is running.",
 	})
+	// Capacity is how many Turns this process runs at once.
+	Capacity = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "capstan_turns_capacity", Help: "Turns that this executor runs at once.",
+	})
 	ended = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "capstan_turns_total", Help: "Turns that have ended, by the reason of their main condition.",
 	}, []string{"reason"})
@@ -54,7 +58,8 @@ var (
 	journalsLost = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "capstan_journals_lost_total", Help: "Journals of turns that a later run found lost, by what became of the turn (interrupted, rerun).",
 	}, []string{"outcome"})
-	journals = &journalSize{}
+	journals   = &journalSize{}
+	journalUse = &journalUses{}
 )
 
 // Loss is what became of a Turn whose journal was lost.
@@ -68,7 +73,7 @@ const (
 )
 
 func init() {
-	metrics.Registry.MustRegister(Running, ended, duration, modelRequests, modelRetries, tokens, toolCalls, contextWarnings, compactions, parked, purged, clockOffset, journalsLost, journals)
+	metrics.Registry.MustRegister(Running, Capacity, ended, duration, modelRequests, modelRetries, tokens, toolCalls, contextWarnings, compactions, parked, purged, clockOffset, journalsLost, journals, journalUse)
 }
 
 // Ended counts a Turn that has ended, once its status is written; result is nil for one that was not run.

@@ -78,6 +78,12 @@ spec:
         - --leader-elect={{ .Values.leaderElection.enabled }}
         - --journal-retention={{ .Values.journalRetention }}
         {{- end }}
+        {{- with .Values.journalQuota.total }}
+        - --journal-quota={{ . }}
+        {{- end }}
+        {{- with .Values.journalQuota.perNamespace }}
+        - --journal-quota-per-namespace={{ . }}
+        {{- end }}
         - --max-concurrent-turns={{ int .Values.maxConcurrentTurns }}
         - --metrics-bind-address={{ if .Values.metrics.enabled }}:{{ int .Values.metrics.port }}{{ else }}0{{ end }}
         - --health-probe-bind-address=:{{ int .Values.health.port }}

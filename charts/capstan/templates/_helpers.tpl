@@ -118,6 +118,9 @@ subjects:
 {{- if and $v.metrics.serviceMonitor.enabled (not $v.metrics.enabled) -}}
 {{- fail "metrics.serviceMonitor.enabled needs metrics.enabled: there would be nothing to scrape" -}}
 {{- end -}}
+{{- if and $v.metrics.prometheusRule.enabled (not $v.metrics.enabled) -}}
+{{- fail "metrics.prometheusRule.enabled needs metrics.enabled: its alerts would have no metrics" -}}
+{{- end -}}
 {{- $pdb := $v.podDisruptionBudget -}}
 {{- if and $pdb.enabled (eq (kindIs "invalid" $pdb.minAvailable) (kindIs "invalid" $pdb.maxUnavailable)) -}}
 {{- fail "podDisruptionBudget needs exactly one of minAvailable and maxUnavailable: set the other one to null" -}}

@@ -1,0 +1,105 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/quota"
+)
+
+// tight, spent and idle are what an executor may say of the journals of the namespace helpdesk.
+var (
+	tight = &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: 85, Limit: 100}}}
+	spent = &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: 100, Limit: 100}}}
+	idle  = &quota.Report{Total: quota.Budget{Used: 1, Limit: 100}}
+	full  = &quota.Report{Total: quota.Budget{Used: 90, Limit: 100}}
+)
+
+func TestWhenJournalsFull(t *testing.T) {
+	ready := agentWith(metav1.ConditionTrue, "")
+	began := func(t *v1alpha1.Turn) {
+		boundTo("gone")(t)
+		givenBack(v1alpha1.TurnReasonPending)(t)
+	}
+	waited := func(t *v1alpha1.Turn) {
+		boundTo("gone")(t)
+		givenBack(v1alpha1.TurnReasonWaitingForJournalSpace)(t)
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		turn   *v1alpha1.Turn
+		report *quota.Report
+		want   action
+	}{
+		"new, space":           {"", turnWith(), idle, admit},
+		"new, nothing known":   {"", turnWith(), nil, admit},
+		"new, tight":           {"the rest is for those that run", turnWith(), tight, wait},
+		"new, all tight":       {"", turnWith(), full, wait},
+		"began, tight":         {"it finishes", turnWith(began), tight, admit},
+		"began, spent":         {"it goes on from its journal later", turnWith(began), spent, wait},
+		"had to wait, tight":   {"it would have to wait again at once", turnWith(waited), tight, wait},
+		"had to wait, space":   {"", turnWith(waited), idle, admit},
+		"bound, spent":         {"its executor stops it", turnWith(boundTo("other")), spent, nothing},
+		"cancelled, spent":     {"it ends", turnWith(desires(v1alpha1.DesiredStateCancelled)), spent, end},
+		"out of time, spent":   {"it ends, and its journal says how", turnWith(began, started(24*time.Hour)), spent, settle},
+		"to be removed, spent": {"which makes space", turnWith(finished(time.Hour), keeps(1)), spent, remove},
+	} {
+		v := view{turn: tc.turn, agent: ready, executorLives: true, journals: tc.report.Of("helpdesk"), now: now}
+		got := decide(v)
+		if got.action != tc.want {
+			t.Errorf("%s: %s, want %s: %s", name, got.action, tc.want, tc.reason)
+		}
+		if got.action == wait && (got.reason != v1alpha1.TurnReasonWaitingForJournalSpace || got.message == "" || got.after <= 0) {
+			t.Errorf("%s: %+v, want a reason, a message and a time after which its deadline is looked at", name, got)
+		}
+	}
+}
+
+// TestSpaceIsToldByLeases wakes those who waited when an executor says that there is space again, or nobody says that there is none.
+func TestSpaceIsToldByLeases(t *testing.T) {
+	waits := turnWith(waitsAs(v1alpha1.TurnReasonWaitingForJournalSpace, time.Second))
+	queued := turnWith(waitsAs(v1alpha1.TurnReasonQueued, time.Second), func(t *v1alpha1.Turn) { t.Name, t.UID = "queued", "u2" })
+	elsewhere := turnWith(waitsAs(v1alpha1.TurnReasonWaitingForJournalSpace, time.Second), func(t *v1alpha1.Turn) { t.Namespace, t.UID = "sales", "u3" })
+	lease := leaseOf("other", 3, now)
+	b := newBench(t, interceptor.Funcs{}, waits, queued, elsewhere, lease)
+	clock := now
+	b.executors.Now = func() time.Time { return clock }
+	look := func(why string, report *quota.Report, after time.Duration, running, fresh bool, woken ...string) {
+		t.Helper()
+		clock = clock.Add(after)
+		if after < executor.LeaseDuration {
+			lease.Annotations[executor.JournalUseAnnotation] = report.Encode()
+			lease.Spec.RenewTime = new(metav1.NewMicroTime(clock))
+			if err := b.client.Update(t.Context(), lease); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.woken = nil
+		if _, err := b.executors.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(lease)}); err != nil {
+			t.Fatal(err)
+		}
+		if v := b.executors.space.of("helpdesk"); v.Running != running || v.New != fresh {
+			t.Errorf("%s: %+v, want new Turns to wait: %t, and those that run: %t", why, v, fresh, running)
+		}
+		if diff := cmp.Diff(woken, b.woken); diff != "" {
+			t.Errorf("%s: woke others (-want +got):\n%s", why, diff)
+		}
+	}
+	look("all is well", idle, 0, false, false)
+	look("the namespace is near its quota", tight, 5*time.Second, false, true)
+	look("and uses it up", spent, 5*time.Second, true, true)
+	look("which is still too much", tight, 5*time.Second, false, true)
+	look("then there is space again", idle, 5*time.Second, false, false, "one")
+	look("all are near the quota of all", full, 5*time.Second, false, true)
+	look("and there is space again for all", idle, 5*time.Second, false, false, "one", "one")
+	look("once more", spent, 5*time.Second, true, true)
+	look("an executor that is gone says nothing", nil, time.Minute, false, false, "one")
+}

@@ -1,0 +1,70 @@
+package metrics
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// maxNamespaces bounds the namespaces that have series of their own: those with the fullest quotas.
+const maxNamespaces = 20
+
+// Use is how much of its quota the journals use, in bytes. A quota of 0 is none.
+type Use struct {
+	Bytes, Quota int64
+	Namespaces   map[string]NamespaceUse
+}
+
+// NamespaceUse is how much of its quota a namespace uses, in bytes. A quota of 0 is none.
+type NamespaceUse struct{ Bytes, Quota int64 }
+
+// JournalUse tells how much of their quotas the journals use.
+func JournalUse(u Use) { journalUse.use.Store(&u) }
+
+// journalUses has the gauges of the journals' quotas. They are shown by a process that measures, once it has.
+type journalUses struct{ use atomic.Pointer[Use] }
+
+var (
+	usedBytes      = gauge("capstan_journal_used_bytes", "Bytes that journals use, without the room that purged ones have left.")
+	quotaBytes     = gauge("capstan_journal_quota_bytes", "Bytes that all journals may use; 0 for no quota.")
+	namespaceBytes = prometheus.NewDesc("capstan_journal_namespace_used_bytes", "Bytes that the journals of a namespace use, of the 20 namespaces with the fullest quotas.", []string{"namespace"}, nil)
+	namespaceQuota = prometheus.NewDesc("capstan_journal_namespace_quota_bytes", "Bytes that the journals of a namespace may use, of the 20 namespaces with the fullest quotas; 0 for no quota.", []string{"namespace"}, nil)
+)
+
+// Describe sends the descriptions of all gauges.
+func (j *journalUses) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{usedBytes, quotaBytes, namespaceBytes, namespaceQuota} {
+		out <- d
+	}
+}
+
+// Collect sends the gauges as they were last measured.
+func (j *journalUses) Collect(out chan<- prometheus.Metric) {
+	u := j.use.Load()
+	if u == nil {
+		return
+	}
+	send := func(d *prometheus.Desc, value int64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
+	}
+	send(usedBytes, u.Bytes)
+	send(quotaBytes, u.Quota)
+	for _, namespace := range u.fullest() {
+		n := u.Namespaces[namespace]
+		send(namespaceBytes, n.Bytes, namespace)
+		send(namespaceQuota, n.Quota, namespace)
+	}
+}
+
+// fullest are the namespaces that have series of their own.
+func (u *Use) fullest() []string {
+	full := func(namespace string) float64 {
+		n := u.Namespaces[namespace]
+		return float64(n.Bytes) / float64(max(n.Quota, 1))
+	}
+	all := slices.SortedFunc(maps.Keys(u.Namespaces), func(a, b string) int { return cmp.Or(cmp.Compare(full(b), full(a)), cmp.Compare(a, b)) })
+	return all[:min(len(all), maxNamespaces)]
+}

@@ -1,0 +1,134 @@
+package quota_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/quota"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+const gib = 1 << 30
+
+// verdict is what a use means for namespace a: n if new Turns wait, r if those that run wait as well.
+func verdict(l quota.Limits, u store.Use) string {
+	report := l.Judge(u)
+	v := quota.Decode(report.Encode()).Of("a")
+	said := ""
+	if v.New {
+		said += "n"
+	}
+	if v.Running {
+		said += "r"
+	}
+	if (v.Message != "") != (said != "") {
+		said += " message " + v.Message
+	}
+	return said
+}
+
+func TestJudge(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		limits quota.Limits
+		use    store.Use
+		want   string
+	}{
+		"nothing known":           {"no quota, no wait", quota.Limits{}, store.Use{Bytes: 100 * gib, Free: -1, Namespaces: map[string]int64{"a": 100 * gib}}, ""},
+		"empty volume":            {"", quota.Limits{}, store.Use{Bytes: 4096, Free: 100 * gib}, ""},
+		"below":                   {"", quota.Limits{PerNamespace: 10 * gib}, store.Use{Free: -1, Namespaces: map[string]int64{"a": 8*gib - 1000}}, ""},
+		"80 % of a namespace":     {"new Turns wait, those that run finish", quota.Limits{PerNamespace: 10 * gib}, store.Use{Free: -1, Namespaces: map[string]int64{"a": 8 * gib}}, "n"},
+		"100 % of a namespace":    {"they wait as well", quota.Limits{PerNamespace: 10 * gib}, store.Use{Free: -1, Namespaces: map[string]int64{"a": 10 * gib}}, "nr"},
+		"another namespace":       {"it is no matter of this one", quota.Limits{PerNamespace: 10 * gib}, store.Use{Free: -1, Namespaces: map[string]int64{"a": gib, "b": 20 * gib}}, ""},
+		"80 % of all":             {"", quota.Limits{Total: 10 * gib}, store.Use{Bytes: 8 * gib, Free: -1}, "n"},
+		"100 % of all":            {"", quota.Limits{Total: 10 * gib}, store.Use{Bytes: 10 * gib, Free: -1}, "nr"},
+		"the volume":              {"nine tenths of it are for journals", quota.Limits{}, store.Use{Bytes: 73 * gib, Free: 27 * gib}, "n"},
+		"the volume, full":        {"", quota.Limits{}, store.Use{Bytes: 91 * gib, Free: 9 * gib}, "nr"},
+		"another process":         {"it fills the volume, which has less for journals then", quota.Limits{}, store.Use{Bytes: 9 * gib, Free: 2 * gib}, "n"},
+		"more than the volume":    {"a quota does not enlarge it", quota.Limits{Total: 1000 * gib}, store.Use{Bytes: 73 * gib, Free: 27 * gib}, "n"},
+		"alone":                   {"a namespace alone may have half", quota.Limits{Total: 90 * gib}, store.Use{Bytes: 39 * gib, Free: -1, Namespaces: map[string]int64{"a": 39 * gib}}, ""},
+		"alone, tight":            {"", quota.Limits{Total: 90 * gib}, store.Use{Bytes: 41 * gib, Free: -1, Namespaces: map[string]int64{"a": 41 * gib}}, "n"},
+		"alone, half":             {"", quota.Limits{Total: 90 * gib}, store.Use{Bytes: 45 * gib, Free: -1, Namespaces: map[string]int64{"a": 45 * gib}}, "nr"},
+		"two":                     {"each of two may have a third", quota.Limits{Total: 90 * gib}, store.Use{Bytes: 60 * gib, Free: -1, Namespaces: map[string]int64{"a": 30 * gib, "b": 30 * gib}}, "nr"},
+		"beside a large one":      {"a small one goes on while the large one waits", quota.Limits{Total: 90 * gib}, store.Use{Bytes: 50 * gib, Free: -1, Namespaces: map[string]int64{"a": 5 * gib, "b": 45 * gib}}, ""},
+		"of its own, within all":  {"a quota of its own goes before the share", quota.Limits{Total: 90 * gib, PerNamespace: 60 * gib}, store.Use{Bytes: 45 * gib, Free: -1, Namespaces: map[string]int64{"a": 45 * gib}}, ""},
+		"nothing free, small use": {"a share is never without a bound", quota.Limits{Total: gib}, store.Use{Bytes: 2 * gib, Free: -1, Namespaces: map[string]int64{"a": 5}}, "nr"},
+	} {
+		if got := verdict(tc.limits, tc.use); got != tc.want {
+			t.Errorf("%s: %q, want %q: %s", name, got, tc.want, tc.reason)
+		}
+	}
+}
+
+func TestMessages(t *testing.T) {
+	for name, tc := range map[string]struct {
+		report quota.Report
+		want   string
+	}{
+		"a namespace": {
+			quota.Report{Total: quota.Budget{Used: 5 * gib, Limit: 20 * gib}, Namespaces: map[string]quota.Budget{"a": {Used: 3*gib + gib/4, Limit: 4 * gib}}},
+			`the journals of namespace "a" use 3.2 GiB of the 4.0 GiB that it may have; new Turns wait from 80 % on: delete finished Turns and Sessions that nobody needs, or have --journal-quota-per-namespace raised`,
+		},
+		"all": {
+			quota.Report{Total: quota.Budget{Used: 17 * gib, Limit: 20 * gib}},
+			"the journals of all namespaces use 17 GiB of 20 GiB; new Turns wait from 80 % on: delete finished Turns and Sessions that nobody needs, or have the volume or --journal-quota enlarged",
+		},
+	} {
+		if got := tc.report.Of("a").Message; got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// TestReportIsBounded, as a Lease holds it.
+func TestReportIsBounded(t *testing.T) {
+	u := store.Use{Free: -1, Namespaces: map[string]int64{}}
+	for i := range 10_000 {
+		u.Namespaces[fmt.Sprintf("%063d", i)] = 2*gib + int64(i)
+	}
+	r := quota.Limits{PerNamespace: gib}.Judge(u)
+	if len(r.Namespaces) != 500 || len(r.Encode()) > 100_000 || !r.Of(fmt.Sprintf("%063d", 9999)).Running {
+		t.Errorf("%d namespaces in %d bytes; want the 500 fullest in less than 100 kB", len(r.Namespaces), len(r.Encode()))
+	}
+	for _, text := range []string{"", "{", "[]", `{"total":{"used":"x"}}`} {
+		if got := quota.Decode(text); got != nil {
+			t.Errorf("Decode(%q) = %+v, want nothing", text, got)
+		}
+	}
+	if v := (*quota.Report)(nil).Of("a"); v != (quota.Verdict{}) {
+		t.Errorf("without a report: %+v, want no wait", v)
+	}
+}
+
+// uses is a store that uses what a test says.
+type uses struct {
+	use store.Use
+	err error
+}
+
+func (u *uses) Use(context.Context) (store.Use, error) { return u.use, u.err }
+
+func TestMeterKeepsTheLastReport(t *testing.T) {
+	s := &uses{use: store.Use{Free: -1, Namespaces: map[string]int64{"a": gib}}}
+	var changed []*quota.Report
+	m := &quota.Meter{Store: s, Limits: quota.Limits{PerNamespace: gib}, Log: logr.Discard(), Changed: func(r *quota.Report) { changed = append(changed, r) }}
+	if m.Last() != nil {
+		t.Error("there is a report before the first measurement")
+	}
+	if err := m.Measure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.err = errors.New("the database is away")
+	if err := m.Measure(t.Context()); err == nil || !strings.Contains(err.Error(), "away") {
+		t.Errorf("Measure: %v, want the failure", err)
+	}
+	if diff := cmp.Diff([]*quota.Report{m.Last()}, changed); diff != "" || !m.Last().Of("a").Running {
+		t.Errorf("reports: -want +got:\n%s; want the one that there was", diff)
+	}
+}

@@ -1,0 +1,65 @@
+package sqlite_test
+
+import (
+	"crypto/rand"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/quota"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// TestUse has one namespace write until it must wait: the other goes on, and what is purged makes space although the file keeps its size.
+func TestUse(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	limits := quota.Limits{Total: 8 << 20}
+	judge := func() (hog, victim quota.Verdict, bytes int64) {
+		t.Helper()
+		u, err := s.Use(t.Context())
+		if err != nil || u.Free <= 0 {
+			t.Fatalf("Use = %+v, %v; want what the volume has left", u, err)
+		}
+		r := limits.Judge(u)
+		return r.Of("hog"), r.Of("victim"), u.Bytes
+	}
+	content := make([]byte, 100<<10)
+	write := func(namespace, uid string) {
+		t.Helper()
+		if _, err := rand.Read(content); err != nil { // which no compression makes smaller
+			t.Fatal(err)
+		}
+		e := entry(1)
+		e.Namespace, e.Artifacts = namespace, []journal.Artifact{journal.NewArtifact(content)}
+		if err := s.Append(t.Context(), uid, e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("victim", "victim-0")
+	var uids []string
+	for i := 0; ; i++ {
+		hog, victim, bytes := judge()
+		if victim.New || bytes > limits.Total/2 {
+			t.Fatalf("after %d journals of the other, %d bytes: %+v, %+v; want the other to wait, and alone", i, bytes, hog, victim)
+		}
+		if hog.New {
+			break
+		}
+		uids = append(uids, fmt.Sprintf("hog-%d", i))
+		write("hog", uids[i])
+	}
+	_, _, before := judge()
+	if err := s.Retire(t.Context(), time.Unix(1, 0), uids...); err != nil {
+		t.Fatal(err)
+	}
+	if hog, _, _ := judge(); !hog.New {
+		t.Error("journals that are kept take no room, want their namespace to wait")
+	}
+	if _, err := s.Purge(t.Context(), time.Unix(1, 0), len(uids)); err != nil {
+		t.Fatal(err)
+	}
+	if hog, _, after := judge(); hog.New || after > before/2 {
+		t.Errorf("after the purge %d bytes of %d are used: %+v; want the namespace to go on", after, before, hog)
+	}
+}
