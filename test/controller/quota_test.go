@@ -1,0 +1,48 @@
+package controller_test
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/quota"
+)
+
+// journalUse is what the Lease of the stage's executor says of the namespace.
+func (s *stage) journalUse(ctx SpecContext, m *runningManager) func() (quota.Verdict, error) {
+	return func() (quota.Verdict, error) {
+		var lease coordinationv1.Lease
+		err := apiClient.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: executor.LeasePrefix + m.options.ExecutorName}, &lease)
+		return quota.Decode(lease.Annotations[executor.JournalUseAnnotation]).Of(s.namespace), err
+	}
+}
+
+var _ = Describe("A namespace whose journals are near their quota", func() {
+	const eight = 8 // Turns with replies of 50 kB, which their journals have twice
+	It("has its new Turns wait, and go on by themselves", func(ctx SpecContext) {
+		s := newStage(ctx, `rules: [{reply: {text: "0123456789", repeat: 5000}}]`)
+		m := s.run(func(o *manager.Options) { o.JournalQuotaPerNamespace = "1Mi" })
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurns(eight, func(t *v1alpha1.Turn) { t.Labels = map[string]string{"part": "first"} })...)
+		s.allReach(ctx, eight, v1alpha1.TurnReasonCompleted)
+		Eventually(ctx, s.journalUse(ctx, m)).Should(HaveField("New", true), "the executor must say that the namespace is near its quota")
+		var waits *v1alpha1.Turn
+		Eventually(ctx, func() string { // the controller hears of it at about the same time
+			late := newTurn("")
+			late.GenerateName, late.Spec.Message = "late-", "late"
+			s.create(ctx, late)
+			Eventually(ctx, func() string {
+				waits = s.turn(ctx, late.Name)
+				return waits.StateReason()
+			}).Should(BeElementOf(v1alpha1.TurnReasonCompleted, v1alpha1.TurnReasonWaitingForJournalSpace))
+			return waits.StateReason()
+		}).Should(Equal(v1alpha1.TurnReasonWaitingForJournalSpace))
+		Expect(message(waits)).To(MatchRegexp(`the journals of namespace "%s" use (8|9)\d\d KiB of the 1.0 MiB that it may have; .*delete finished Turns`, s.namespace))
+		Expect(apiClient.DeleteAllOf(ctx, &v1alpha1.Turn{}, client.InNamespace(s.namespace), client.MatchingLabels{"part": "first"})).To(Succeed())
+		s.reaches(ctx, waits.Name, v1alpha1.TurnReasonCompleted)
+	}, SpecTimeout(2*patience))
+})
