@@ -21,21 +21,28 @@ const (
 const (
 	// ReasonSecretNotFound surfaces when a Secret that the provider names does not exist, or lacks the key.
 	ReasonSecretNotFound = "SecretNotFound"
+	// ReasonHostNotAllowed surfaces on ModelProvider and ToolServer when a Secret that the object names is bound to other hosts, by its
+	// annotation capstan.dev/allowed-hosts. Nothing was sent.
+	ReasonHostNotAllowed = "HostNotAllowed"
+	// ReasonHeaderRefused surfaces on ModelProvider and ToolServer when the object sets a header that it must not set, which the schema
+	// did not refuse yet when it was written. Nothing was sent.
+	ReasonHeaderRefused = "HeaderRefused"
 	// ReasonCredentialsRejected surfaces when the endpoint refused the credentials (HTTP 401 or 403).
 	ReasonCredentialsRejected = "CredentialsRejected"
 	// ReasonEndpointUnreachable surfaces when the endpoint could not be reached, or answered with a server error.
 	// Agents stay Ready then: each Turn tries for itself, with its retries and its chain.
 	ReasonEndpointUnreachable = "EndpointUnreachable"
+	// ReasonAddressRefused surfaces on ModelProvider and ToolServer when the address is one that this manager does not connect to.
+	// Agents stay Ready then, as with EndpointUnreachable.
+	ReasonAddressRefused = "AddressRefused"
 )
 
-// Reasons of a ToolServer's Ready condition, beside SecretNotFound, CredentialsRejected and EndpointUnreachable: Agents stay
+// Reasons of a ToolServer's Ready condition, beside SecretNotFound, CredentialsRejected, EndpointUnreachable and AddressRefused: Agents stay
 // Ready then, and calls of its tools fail as unavailable. With SecretNotFound nobody was asked: Agents wait if none of its
 // tools are known.
 const (
 	// ReasonProtocolError surfaces when the server answered, but not as an MCP server does.
 	ReasonProtocolError = "ProtocolError"
-	// ReasonAddressRefused surfaces when the server's address is one that this manager does not connect to.
-	ReasonAddressRefused = "AddressRefused"
 )
 
 // Reasons of a PromptProfile's Ready condition.

@@ -65,12 +65,14 @@ type ModelProviderSpec struct {
 // Header is an HTTP header with a value given here or in a Secret.
 // +kubebuilder:validation:XValidation:rule="has(self.value) != has(self.valueFrom)",message="exactly one of value and valueFrom must be given"
 type Header struct {
-	// name of the header, 1 to 128 characters.
+	// name of the header, 1 to 128 characters. Headers that others rely on are refused, in upper and lower case, and with '_' for '-': those
+	// of the connection and the message (such as Host, Connection, Content-Type, Accept-Encoding), of identities (Authorization, Cookie,
+	// Proxy-..., Impersonate-..., X-Remote-...), and of where a request comes from (Forwarded, Via, X-Forwarded-..., X-Real-IP).
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9!#$%&'*+.^_|~-]+$")`,message="name must be the name of an HTTP header: letters, digits and !#$%&'*+.^_|~-"
-	// +kubebuilder:validation:XValidation:rule="!(self.lowerAscii() in ['authorization', 'host', 'content-length', 'content-type', 'transfer-encoding', 'connection'])",message="name must not be authorization (use credentialsRef), host, content-length, content-type, transfer-encoding or connection"
+	// +kubebuilder:validation:XValidation:rule=`!self.lowerAscii().replace('_', '-').matches(r"^(authorization|cookie2?|set-cookie2?|host|proxy-.*|connection|keep-alive|te|trailer|transfer-encoding|upgrade|expect|content-(length|type|encoding)|accept-encoding|forwarded|via|x-forwarded(-.*)?|x-real-ip|x-client-ip|x-cluster-client-ip|true-client-ip|cf-connecting-ip|x-original-.*|x-rewrite-url|x-envoy-.*|x-remote-.*|impersonate-.*)$")`,message="name must not be authorization (use credentialsRef), cookie, host, a header of the connection or the message such as content-type, or one that speaks of users or origins, such as x-forwarded-for"
 	Name string `json:"name"`
 
 	// value of the header, at most 4096 printable characters. Put a secret into valueFrom instead.

@@ -1,5 +1,5 @@
-// Command e2e tries Capstan as it is installed: it runs a cluster with a real kubelet on this machine, installs the Helm chart with its
-// default values, applies the quickstart and the example with tools, and then lets Turns make destructive calls while the manager's Pod
+// Command e2e tries Capstan as it is installed: it runs a cluster with a real kubelet on this machine, installs the Helm chart with
+// few values, applies the quickstart and the example with tools, and then lets Turns make destructive calls while the manager's Pod
 // is deleted, force-deleted, upgraded, removed with the release, and kept on an emptyDir. A tool server in the cluster counts the
 // effects. It prints a table, and fails if an effect happened twice or a Turn did not end.
 //

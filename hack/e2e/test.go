@@ -54,7 +54,7 @@ func (t *test) run(ctx context.Context) error {
 	if err := t.startServers(ctx); err != nil {
 		return err
 	}
-	t.say("Installing the chart with its default values")
+	t.say("Installing the chart, which allows connections to the Services of all namespaces")
 	if err := t.install(ctx); err != nil {
 		return err
 	}
@@ -135,7 +135,8 @@ func (t *test) install(ctx context.Context, values ...string) error {
 
 // upgrade changes the release and does not wait.
 func (t *test) upgrade(ctx context.Context, values ...string) error {
-	args := []string{"upgrade", "--install", "capstan", filepath.Join(t.options.root, "charts/capstan"), "--namespace", system, "--create-namespace"}
+	args := []string{"upgrade", "--install", "capstan", filepath.Join(t.options.root, "charts/capstan"), "--namespace", system, "--create-namespace",
+		"--set", "connections.allowCIDRs={" + node.ServiceNet + "}"} // the models and tools of the test have a namespace of their own
 	for _, value := range values {
 		args = append(args, "--set", value)
 	}

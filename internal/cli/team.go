@@ -73,9 +73,13 @@ func (p *project) servers() []*v1alpha1.ToolServer {
 func (p *project) checkSecrets(ctx context.Context) error {
 	read := secrets.Reader(p.readSecret)
 	for _, s := range p.servers() {
-		_, err := read.Headers(ctx, s.Namespace, s.Spec.Headers)
+		to := "" // nobody is asked at a server without an address
+		if s.Spec.MCP != nil {
+			to = s.Spec.MCP.URL
+		}
+		_, err := read.Headers(ctx, s.Namespace, s.Spec.Headers, to)
 		if ref := s.Spec.CredentialsRef; ref != nil && err == nil {
-			_, err = read.Header(ctx, s.Namespace, *ref)
+			_, err = read.Header(ctx, s.Namespace, *ref, to)
 		}
 		if s.Spec.TLS != nil && err == nil {
 			_, err = read.CABundle(ctx, s.Namespace, s.Spec.TLS.CABundleRef)

@@ -183,7 +183,7 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 		switch c := ready(p.Status.Conditions, p.Generation); {
 		case c == nil:
 			unready = append(unready, fmt.Sprintf("ModelProvider %q is not checked yet", name))
-		case c.Status != metav1.ConditionTrue && c.Reason != v1alpha1.ReasonEndpointUnreachable:
+		case c.Status != metav1.ConditionTrue && c.Reason != v1alpha1.ReasonEndpointUnreachable && c.Reason != v1alpha1.ReasonAddressRefused:
 			unready = append(unready, fmt.Sprintf("ModelProvider %q is not ready: %s", name, c.Message))
 		}
 	}

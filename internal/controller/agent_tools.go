@@ -98,7 +98,7 @@ func (r *AgentReconciler) lookAtServer(ctx context.Context, found *toolFindings,
 // is missing was not.
 func asked(s *v1alpha1.ToolServer) bool {
 	c := ready(s.Status.Conditions, s.Generation)
-	return s.Status.LastDiscoveryTime != nil || c != nil && c.Reason != v1alpha1.ReasonSecretNotFound
+	return s.Status.LastDiscoveryTime != nil || c != nil && !asksNobody(c.Reason)
 }
 
 // discovered are the tools of a server by its status, and those of which it says that no model can be offered them.

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/secrets"
 )
 
 // finding is what one look at an object found: whether something about it holds, and why.
@@ -55,12 +56,30 @@ func nextLook(now time.Time, conditions []metav1.Condition, generation int64, in
 	return min(max(soonest, now.Sub(c.LastTransitionTime.Time)), latest, interval)
 }
 
+// unsendable says what is wrong with a value that an object takes from a Secret, or with a header. Nobody was asked.
+func unsendable(err *secrets.Error) finding {
+	f := finding{reason: v1alpha1.ReasonSecretNotFound, message: err.Reason}
+	switch err.Kind {
+	case secrets.Missing:
+	case secrets.OtherHost:
+		f.reason = v1alpha1.ReasonHostNotAllowed
+	case secrets.ReservedHeader:
+		f.reason = v1alpha1.ReasonHeaderRefused
+	}
+	return f
+}
+
+// asksNobody reports whether a reason means that nobody was asked, because of the object or its Secrets.
+func asksNobody(reason string) bool {
+	return reason == v1alpha1.ReasonSecretNotFound || reason == v1alpha1.ReasonHostNotAllowed || reason == v1alpha1.ReasonHeaderRefused
+}
+
 // steady keeps the message of a failure that lasts: what an endpoint or a resolver says differs from look to look (request
 // ids, ports, addresses), and each change would be written here, to every Agent and to every Turn that waits for one.
 func steady(found finding, conditions []metav1.Condition, generation int64) finding {
 	c := ready(conditions, generation)
 	// What is said of a Secret changes only with the Secret.
-	lasting := !found.holds && found.reason != v1alpha1.ReasonSecretNotFound
+	lasting := !found.holds && !asksNobody(found.reason)
 	if lasting && c != nil && c.Reason == found.reason {
 		found.message = c.Message
 	}

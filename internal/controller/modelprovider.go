@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -70,7 +71,7 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 func (r *ModelProviderReconciler) probe(ctx context.Context, p *v1alpha1.ModelProvider) (finding, error) {
 	provider, err := r.Providers.Fresh(ctx, p)
 	if missing, ok := errors.AsType[*providers.SecretError](err); ok {
-		return finding{reason: v1alpha1.ReasonSecretNotFound, message: missing.Reason}, nil
+		return unsendable(missing), nil
 	}
 	if apierrors.IsForbidden(err) {
 		// Only those who grant the manager its rights can help, and they look here.
@@ -99,7 +100,10 @@ func failedProbe(ctx context.Context, name string, err error) finding {
 		reason:  v1alpha1.ReasonEndpointUnreachable,
 		message: strings.TrimPrefix(failure.Message, fmt.Sprintf("provider %q: ", name)),
 	}
+	_, isRefused := errors.AsType[*netpolicy.Refused](err)
 	switch {
+	case isRefused:
+		f.reason = v1alpha1.ReasonAddressRefused
 	case failure.Kind == model.Auth:
 		f.reason = v1alpha1.ReasonCredentialsRejected
 	case ctx.Err() != nil:

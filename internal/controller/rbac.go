@@ -24,6 +24,14 @@ package controller
 // watch a Secret that no object names cannot be found, and no Secret is kept in a cache.
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 
+// Which addresses are the cluster's: ModelProviders and ToolServers do not reach them. Nodes and ServiceCIDRs are followed, but not where
+// --cluster-cidrs names the addresses. A Service, and the endpoints of a headless one, is read by the name that a URL gives: those of the
+// same namespace are reached.
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=list;watch
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=servicecidrs,verbs=list;watch
+// +kubebuilder:rbac:groups="",resources=services,verbs=get
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list
+
 // Texts of prompts that profiles, agents and Turns take from ConfigMaps: get reads one by the name that such an object
 // gives, when it is used. list and watch are for metadata alone, so that these objects are looked at again when a ConfigMap
 // that they name appears, changes or goes; no text is kept in a cache. A manager without list and watch goes on, and looks

@@ -116,7 +116,7 @@ func (r *ToolServerReconciler) look(ctx context.Context, s *v1alpha1.ToolServer)
 // failedLook says what a failed look means. Its tools stay in the status: calls of them say why they fail.
 func failedLook(err error) (finding, error) {
 	if missing, ok := errors.AsType[*secrets.Error](err); ok {
-		return finding{reason: v1alpha1.ReasonSecretNotFound, message: missing.Reason}, nil
+		return unsendable(missing), nil
 	}
 	if apierrors.IsForbidden(err) {
 		// Only those who grant the manager its rights can help, and they look here.

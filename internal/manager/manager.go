@@ -124,6 +124,9 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 			return err
 		}
 	}
+	if err := p.addNetwork(); err != nil {
+		return err
+	}
 	p.approvals = approvalCheck(o, p.clientset, p.now, log)
 	read := secretReader(p.manager.GetAPIReader())
 	p.providers = providers.NewCache(read, time.Now, p.policy)

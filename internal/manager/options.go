@@ -80,6 +80,8 @@ type Options struct {
 	// ToolAllowCIDRs and ToolDenyCIDRs are prefixes of addresses that tool servers and model providers may, or may not, be
 	// reached at, beyond the built-in table of package netpolicy.
 	ToolAllowCIDRs, ToolDenyCIDRs []string
+	// ClusterCIDRs are the prefixes of the cluster's Services, Pods and nodes; none to ask the API server for them.
+	ClusterCIDRs []string
 	// Limits are what no Turn goes beyond, by the names of the fields of limits; none for no such ceiling.
 	Limits map[string]string
 	// ApprovalPolicy is the name of the ValidatingAdmissionPolicy, and of its binding, without which no decision about a call is
@@ -117,8 +119,9 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.JournalRetention, "journal-retention", 24*time.Hour, "how long the journal of a Turn or a Session is kept after its object was deleted, such as 24h or 30m (no unit is longer than an hour); 0 forgets it at once")
 	f.StringVar(&o.JournalQuota, "journal-quota", "", "how many bytes all journals may use, such as 20Gi; from 80 % on new Turns wait, and at 100 % those that run wait as well; default: nine tenths of the volume with SQLite, no quota with PostgreSQL")
 	f.StringVar(&o.JournalQuotaPerNamespace, "journal-quota-per-namespace", "", "how many bytes the journals of a namespace may use, such as 2Gi; default: as many as are left free of the quota of all, so that a namespace alone may use half of it, and each of two a third")
-	f.StringSliceVar(&o.ToolAllowCIDRs, netpolicy.AllowFlag, nil, "prefixes of IP addresses that tool servers and model providers may be reached at, separated by commas, such as 127.0.0.0/8,::1/128; default: all but loopback, link-local, multicast and cloud metadata addresses. The longest prefix that holds an address decides")
+	f.StringSliceVar(&o.ToolAllowCIDRs, netpolicy.AllowFlag, nil, "prefixes of IP addresses that tool servers and model providers may be reached at, separated by commas, such as 127.0.0.0/8,::1/128; default: all but loopback, link-local, multicast and cloud metadata addresses, and those of the cluster that are not of a Service of the same namespace. The longest prefix that holds an address decides")
 	f.StringSliceVar(&o.ToolDenyCIDRs, netpolicy.DenyFlag, nil, "prefixes of IP addresses that tool servers and model providers may not be reached at, separated by commas; among equal prefixes this goes before --"+netpolicy.AllowFlag)
+	f.StringSliceVar(&o.ClusterCIDRs, netpolicy.ClusterFlag, nil, "prefixes of IP addresses of the cluster's Services, Pods and nodes, separated by commas: ModelProviders and ToolServers reach of them only Services of their own namespace and what --"+netpolicy.AllowFlag+" has; default: those of Nodes and ServiceCIDRs, and all private addresses where these do not say all")
 	f.StringToStringVar(&o.Limits, "limits", nil, "ceilings of the limits of all Turns, by the names of the fields of limits, such as maxSteps=20,timeoutSeconds=600,maxTokens=500000,maxCost=2.50; of these, the Agent's and the Turn's limits the lowest holds. A ceiling is no default. All processes must have the same")
 	f.StringVar(&o.ApprovalPolicy, "approval-policy", approvals.DefaultPolicy, "name of the ValidatingAdmissionPolicy, and of its binding, by which the API server lets nobody decide about a call of a tool in the name of another; while they are not there, no decision is used. config/policy and the chart install them")
 	f.BoolVar(&o.TrustDecidedBy, "trust-decided-by", false, "use decisions about calls of tools without that policy: only where something else makes sure that spec.decidedBy of a ToolApproval is the user who creates it")
@@ -209,6 +212,8 @@ func (o *Options) Validate() error {
 	check(o.JournalRetention >= 0 && o.JournalRetention <= maxRetention, "--journal-retention %s must be from 0 to %s", o.JournalRetention, maxRetention)
 	check(o.ApprovalPolicy == "" || len(validation.IsDNS1123Subdomain(o.ApprovalPolicy)) == 0, "--approval-policy %q must be the name of a ValidatingAdmissionPolicy", o.ApprovalPolicy)
 	_, wrong = o.quotas()
+	check(wrong == nil, "%w", wrong)
+	_, wrong = netpolicy.ParseCluster(o.ClusterCIDRs)
 	check(wrong == nil, "%w", wrong)
 	_, wrong = o.netPolicy()
 	check(wrong == nil, "%w", wrong)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/clusternet"
 	"github.com/capstan-dev/capstan/internal/controller"
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/janitor"
@@ -99,6 +100,17 @@ func (p *parts) addController(ctx context.Context) error {
 		}
 	}
 	return p.addKeepers()
+}
+
+// addNetwork has the policy of connections know the addresses of the cluster.
+func (p *parts) addNetwork() error {
+	given, err := netpolicy.ParseCluster(p.options.ClusterCIDRs)
+	if err != nil {
+		return err
+	}
+	network := clusternet.New(p.clientset, given, p.local, p.log.WithName("network"))
+	p.policy = p.policy.Of(network)
+	return p.manager.Add(network)
 }
 
 // addKeepers adds what looks after that which outlives the work: finished Turns, and journals of those that are gone.

@@ -4,6 +4,7 @@
 package netpolicy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -16,6 +17,8 @@ const (
 	AllowFlag = "tool-allow-cidrs"
 	// DenyFlag takes prefixes that may not.
 	DenyFlag = "tool-deny-cidrs"
+	// ClusterFlag takes the prefixes of the cluster's Services, Pods and nodes.
+	ClusterFlag = "cluster-cidrs"
 )
 
 // maxRules bounds each of the operator's lists.
@@ -25,13 +28,56 @@ const maxRules = 1000
 // table; among equal ones, what the operator denies goes before what the operator allows, and that before the built-in table.
 // An IPv6 address that stands for an IPv4 address must be allowed as both. A Policy does not change and is safe for concurrent use; nil is the
 // built-in table alone.
-type Policy struct{ entries []entry }
+//
+// The addresses of a cluster come after that: one that only a shorter prefix allows is refused, unless it is that of a Service of the
+// namespace on whose behalf the connection is made.
+type Policy struct {
+	entries []entry
+	// cluster may be nil: there is none then.
+	cluster   Cluster
+	namespace string
+}
+
+// Cluster knows the addresses of the cluster that a process works for. It is safe for concurrent use.
+type Cluster interface {
+	// Ranges returns the prefixes of its Services, Pods and nodes. It waits until they are known, for as long as ctx lives.
+	Ranges(ctx context.Context) ([]Range, error)
+	// Serves reports whether a host name is that of a Service of a namespace, and an address is one that the Service has.
+	Serves(ctx context.Context, namespace, host string, addr netip.Addr) (bool, error)
+}
+
+// Range is a prefix of addresses of a cluster.
+type Range struct {
+	Prefix netip.Prefix
+	// What says what its addresses are, for messages, such as "an address of the cluster's Services".
+	What string
+}
+
+// Of returns the policy of a process that works for a cluster.
+func (p *Policy) Of(cluster Cluster) *Policy {
+	return &Policy{entries: p.rules(), cluster: cluster}
+}
+
+// In returns the policy for connections on behalf of objects of a namespace.
+func (p *Policy) In(namespace string) *Policy {
+	if p == nil || p.cluster == nil {
+		return p
+	}
+	return &Policy{entries: p.entries, cluster: p.cluster, namespace: namespace}
+}
+
+func (p *Policy) rules() []entry {
+	if p == nil {
+		return builtInPolicy.entries
+	}
+	return p.entries
+}
 
 // entry is a prefix with what it says; of two of the same length the later one wins.
 type entry struct {
 	prefix netip.Prefix
 	allow  bool
-	// what the addresses are, for messages; empty where the operator has said it.
+	// what the addresses are, for messages; empty where the operator has named them.
 	what string
 }
 
@@ -100,39 +146,82 @@ func parse(value string) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// Check returns nil for an address that may be connected to, and else a *Refused.
-func (p *Policy) Check(addr netip.Addr) error {
+// ParseCluster returns the prefixes that an operator names as those of the cluster, at most 1,000. The error says all that is wrong with
+// them, each with its flag and value.
+func ParseCluster(values []string) ([]netip.Prefix, error) {
+	p := &Policy{}
+	if err := p.add(ClusterFlag, values, false); err != nil {
+		return nil, err
+	}
+	prefixes := make([]netip.Prefix, 0, len(p.entries))
+	for _, e := range p.entries {
+		prefixes = append(prefixes, e.prefix)
+	}
+	return prefixes, nil
+}
+
+// Check returns nil for an address that may be connected to because a host was named, and else a *Refused, or why the address cannot
+// be judged now.
+func (p *Policy) Check(ctx context.Context, host string, addr netip.Addr) error {
 	addr = addr.WithZone("")
 	if v4, ok := embedded(addr); ok {
-		if err := p.judge(addr, v4); err != nil || mapped.Contains(addr) {
+		if err := p.judge(ctx, host, addr, v4); err != nil || mapped.Contains(addr) {
 			return err
 		}
 	}
-	return p.judge(addr, addr)
+	return p.judge(ctx, host, addr, addr)
 }
 
 // judge looks an address up, on behalf of one that may stand for it.
-func (p *Policy) judge(asked, addr netip.Addr) error {
-	if p == nil {
-		p = builtInPolicy
-	}
-	best := -1
-	for i, e := range p.entries {
-		if e.prefix.Contains(addr) && (best < 0 || e.prefix.Bits() >= p.entries[best].prefix.Bits()) {
-			best = i
+func (p *Policy) judge(ctx context.Context, host string, asked, addr netip.Addr) error {
+	var best *entry
+	rules := p.rules()
+	for i := range rules {
+		if e := &rules[i]; e.prefix.Contains(addr) && (best == nil || e.prefix.Bits() >= best.prefix.Bits()) {
+			best = e
 		}
 	}
 	switch {
-	case best < 0:
+	case best == nil:
 		return &Refused{Addr: asked, Reason: "it is no IP address"}
-	case p.entries[best].allow:
+	case !best.allow && best.what == "":
+		return &Refused{Addr: asked, Reason: fmt.Sprintf("the manager's --%s=%s denies it", DenyFlag, best.prefix)}
+	case !best.allow:
+		return refuse(asked, addr, best.what)
+	case p == nil || p.cluster == nil:
 		return nil
 	}
-	e := p.entries[best]
-	if e.what == "" {
-		return &Refused{Addr: asked, Reason: fmt.Sprintf("the manager's --%s=%s denies it", DenyFlag, e.prefix)}
+	return p.judgeWithin(ctx, best, host, asked, addr)
+}
+
+// judgeWithin judges an address that a rule allows, by the ranges of the cluster.
+func (p *Policy) judgeWithin(ctx context.Context, rule *entry, host string, asked, addr netip.Addr) error {
+	ranges, err := p.cluster.Ranges(ctx)
+	if err != nil {
+		return fmt.Errorf("failed to find out which addresses belong to the cluster: %w", err)
 	}
-	return &Refused{Addr: asked, Reason: fmt.Sprintf("it is %s; the manager's --%s=%s would allow it", e.what, AllowFlag, netip.PrefixFrom(addr, addr.BitLen()))}
+	var within *Range
+	for i := range ranges {
+		if r := &ranges[i]; r.Prefix.Contains(addr) && (within == nil || r.Prefix.Bits() > within.Prefix.Bits()) {
+			within = r
+		}
+	}
+	named := rule.what == "" // by the operator
+	if within == nil || named && within.Prefix.Bits() <= rule.prefix.Bits() {
+		return nil
+	}
+	own, err := p.cluster.Serves(ctx, p.namespace, host, addr)
+	switch {
+	case err != nil:
+		return fmt.Errorf("failed to find out whether %q is a Service of namespace %q: %w", host, p.namespace, err)
+	case own:
+		return nil
+	}
+	return refuse(asked, addr, fmt.Sprintf("%s, and %q is no Service of namespace %q", within.What, host, p.namespace))
+}
+
+func refuse(asked, addr netip.Addr, what string) *Refused {
+	return &Refused{Addr: asked, Reason: fmt.Sprintf("it is %s; the manager's --%s=%s would allow it", what, AllowFlag, netip.PrefixFrom(addr, addr.BitLen()))}
 }
 
 // Refused says that an address is not connected to. Nothing was sent to it.

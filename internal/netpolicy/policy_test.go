@@ -1,7 +1,6 @@
 package netpolicy_test
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/http"
@@ -26,7 +25,7 @@ func TestCheck(t *testing.T) {
 			[]string{"10.0.0.1", "192.168.1.1", "93.184.216.34", "100.64.0.1", "fd00::1", "2606:2800::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::1", "64:ff9b:1::a00:1", "::ffff:0:10.0.0.1", "2001::f5ff:fffe", "2001:4860::1"},
 			[]string{
 				"127.0.0.1", "127.255.255.255", "::1", "0.0.0.0", "0.1.2.3", "::", "::7f00:1", "169.254.1.1", "fe80::1", "fe80::1%eth0", "224.0.0.1", "ff02::1",
-				"255.255.255.255", "169.254.169.254", "169.254.170.2", "fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16",
+				"255.255.255.255", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1", "fd00:42::42", "fd12:3456::5efe:a9fe:a9fe", "2001:db8::200:5efe:7f00:1", "169.254.169.254", "169.254.170.2", "fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16",
 				"169.254.170.23", "fd00:ec2::23", "fd20:ce::254", "64:ff9b:1::7f00:1", "64:ff9b:1:ffff::a9fe:a9fe", "::ffff:0:127.0.0.1", "::ffff:0:a9fe:a9fe",
 				"2001:0:4136:e378:8000:63bf:80ff:fffe", "2001::5601:5601",
 				"::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1",
@@ -57,12 +56,12 @@ func TestCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, addr := range tc.allowed {
-				if err := p.Check(netip.MustParseAddr(addr)); err != nil {
+				if err := p.Check(t.Context(), "", netip.MustParseAddr(addr)); err != nil {
 					t.Errorf("%s: %v, want it allowed: %s", addr, err, tc.reason)
 				}
 			}
 			for _, addr := range tc.refused {
-				err := p.Check(netip.MustParseAddr(addr))
+				err := p.Check(t.Context(), "", netip.MustParseAddr(addr))
 				refused, ok := errors.AsType[*netpolicy.Refused](err)
 				if !ok || !strings.Contains(err.Error(), refused.Addr.String()) || !strings.Contains(err.Error(), "--tool-") {
 					t.Errorf("%s: %v, want it refused with the address and the flag: %s", addr, err, tc.reason)
@@ -70,12 +69,12 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
-	if err := (*netpolicy.Policy)(nil).Check(netip.MustParseAddr("127.0.0.1")); err == nil {
+	if err := (*netpolicy.Policy)(nil).Check(t.Context(), "", netip.MustParseAddr("127.0.0.1")); err == nil {
 		t.Error("no policy allows loopback, want the built-in table")
 	}
 	permissive := netpolicy.Permissive()
 	for addr, want := range map[string]bool{"127.0.0.1": true, "::1": true, "10.0.0.1": true, "169.254.169.254": false, "fd00:ec2::254": false} {
-		if err := permissive.Check(netip.MustParseAddr(addr)); (err == nil) != want {
+		if err := permissive.Check(t.Context(), "", netip.MustParseAddr(addr)); (err == nil) != want {
 			t.Errorf("one's own program, %s: %v, want allowed: %t", addr, err, want)
 		}
 	}
@@ -92,7 +91,7 @@ func TestMessages(t *testing.T) {
 		"169.254.169.254":  "connections to 169.254.169.254 are refused: it is an address of a cloud's metadata service; the manager's --tool-allow-cidrs=169.254.169.254/32 would allow it",
 		"10.1.2.3":         "connections to 10.1.2.3 are refused: the manager's --tool-deny-cidrs=10.0.0.0/8 denies it",
 	} {
-		if err := p.Check(netip.MustParseAddr(addr)); err == nil || err.Error() != want {
+		if err := p.Check(t.Context(), "", netip.MustParseAddr(addr)); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %q", addr, err, want)
 		}
 	}
@@ -150,7 +149,7 @@ func TestNamesHideNothing(t *testing.T) {
 		t.Error("the server was reached")
 	default:
 	}
-	if _, err := netpolicy.Permissive().Dialer(time.Second).DialContext(context.Background(), "unix", "/tmp/none.sock"); err == nil || !strings.Contains(err.Error(), "are not made") {
+	if _, err := netpolicy.Permissive().DialContext(time.Second)(t.Context(), "unix", "/tmp/none.sock"); err == nil || !strings.Contains(err.Error(), "are not made") {
 		t.Errorf("a socket of the machine: %v, want it refused", err)
 	}
 }

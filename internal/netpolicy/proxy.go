@@ -46,7 +46,7 @@ func (p *Policy) proxy(environment func(*http.Request) (*url.URL, error)) func(*
 // checkHost judges a target of a proxy.
 func (p *Policy) checkHost(ctx context.Context, host string, lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)) error {
 	if addr, err := netip.ParseAddr(host); err == nil {
-		return p.Check(addr)
+		return p.Check(ctx, host, addr)
 	}
 	name := strings.ToLower(strings.TrimSuffix(host, "."))
 	last := name[strings.LastIndexByte(name, '.')+1:]
@@ -63,9 +63,13 @@ func (p *Policy) checkHost(ctx context.Context, host string, lookup func(ctx con
 		return &Refused{Host: host, Reason: "it is a name within a network that has no address here; name the host in NO_PROXY to reach it without the proxy"}
 	}
 	for _, addr := range addrs {
-		if refused, ok := errors.AsType[*Refused](p.Check(addr.Unmap())); ok {
+		err := p.Check(ctx, name, addr.Unmap())
+		if refused, ok := errors.AsType[*Refused](err); ok {
 			refused.Host = host
 			return refused
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -5,8 +5,8 @@ import "net/netip"
 // builtIn is what holds where the operator says nothing: all but what belongs to the machine itself, and the services by
 // which clouds hand their credentials to who asks from within. Those are single addresses, so that no wider rule opens them.
 var builtIn = []rule{
-	{"0.0.0.0/0", "", true},
-	{"::/0", "", true},
+	{"0.0.0.0/0", "an address like any other", true},
+	{"::/0", "an address like any other", true},
 	{"0.0.0.0/8", "an unspecified address", false},
 	{"127.0.0.0/8", "a loopback address", false},
 	{"169.254.0.0/16", "a link-local address", false},
@@ -17,15 +17,22 @@ var builtIn = []rule{
 	{"fe80::/10", "a link-local address", false},
 	{"ff00::/8", "a multicast address", false},
 
-	{"169.254.169.254/32", metadata, false}, // AWS, Azure, Google Cloud and most others
-	{"169.254.170.2/32", metadata, false},   // AWS, for containers
-	{"169.254.170.23/32", metadata, false},  // AWS, for pods
-	{"fd00:ec2::254/128", metadata, false},  // AWS
-	{"fd00:ec2::23/128", metadata, false},   // AWS, for pods
-	{"fd20:ce::254/128", metadata, false},   // Google Cloud
-	{"100.100.100.200/32", metadata, false}, // Alibaba Cloud
-	{"192.0.0.192/32", metadata, false},     // Oracle Cloud
-	{"168.63.129.16/32", metadata, false},   // Azure
+	{"169.254.169.254/32", metadata, false},     // AWS, Azure, Google Cloud and most others
+	{"169.254.170.2/32", metadata, false},       // AWS, for containers
+	{"169.254.170.23/32", metadata, false},      // AWS, for pods
+	{"169.254.169.252/32", metadata, false},     // Google Cloud, for pods
+	{"169.254.42.42/32", metadata, false},       // Scaleway
+	{"169.254.0.23/32", metadata, false},        // Tencent Cloud
+	{"fd00:ec2::254/128", metadata, false},      // AWS
+	{"fd00:ec2::23/128", metadata, false},       // AWS, for pods
+	{"fd20:ce::254/128", metadata, false},       // Google Cloud
+	{"fd00:c1::a9fe:a9fe/128", metadata, false}, // Oracle Cloud
+	{"fd00:a9fe:a9fe::1/128", metadata, false},  // Akamai
+	{"fd00:42::42/128", metadata, false},        // Scaleway
+	{"fe80::a9fe:a9fe/128", metadata, false},    // OpenStack
+	{"100.100.100.200/32", metadata, false},     // Alibaba Cloud
+	{"192.0.0.192/32", metadata, false},         // Oracle Cloud
+	{"168.63.129.16/32", metadata, false},       // Azure
 }
 
 const metadata = "an address of a cloud's metadata service"
@@ -56,6 +63,9 @@ func embedded(addr netip.Addr) (netip.Addr, bool) {
 		return netip.AddrFrom4([4]byte(bytes[12:])), true
 	case sixTo4.Contains(addr):
 		return netip.AddrFrom4([4]byte(bytes[2:6])), true
+	}
+	if bytes[8]&^2 == 0 && bytes[9] == 0 && bytes[10] == 0x5e && bytes[11] == 0xfe { // ISATAP, within any prefix
+		return netip.AddrFrom4([4]byte(bytes[12:])), true
 	}
 	if teredo.Contains(addr) { // which hides the client's address by inverting it
 		return netip.AddrFrom4([4]byte{^bytes[12], ^bytes[13], ^bytes[14], ^bytes[15]}), true

@@ -20,19 +20,24 @@ var ErrRedirect = errors.New("the server redirects elsewhere")
 // maxRedirects bounds how often a GET is redirected within one server.
 const maxRedirects = 5
 
-// Dialer returns a dialer that connects only to addresses that the policy allows: it looks at each address when it connects to
-// it. The timeout bounds a connection, the resolution of its name included. Errors hold a *Refused.
-func (p *Policy) Dialer(timeout time.Duration) *net.Dialer {
-	return &net.Dialer{Timeout: timeout, KeepAlive: 30 * time.Second, ControlContext: func(_ context.Context, network, address string, _ syscall.RawConn) error {
-		if !strings.HasPrefix(network, "tcp") {
-			return fmt.Errorf("connections over %q are not made", network)
+// DialContext returns a function for http.Transport.DialContext that connects only to addresses that the policy allows: it looks
+// at each address when it connects to it. The timeout bounds a connection, the resolution of its name included. Errors hold a
+// *Refused if an address is refused.
+func (p *Policy) DialContext(timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil || !strings.HasPrefix(network, "tcp") {
+			return nil, fmt.Errorf("connections to %q over %q are not made", address, network)
 		}
-		target, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return fmt.Errorf("failed to read the address %q: %w", address, err)
-		}
-		return p.Check(target.Addr())
-	}}
+		dialer := net.Dialer{Timeout: timeout, KeepAlive: 30 * time.Second, ControlContext: func(ctx context.Context, _, address string, _ syscall.RawConn) error {
+			target, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return fmt.Errorf("failed to read the address %q: %w", address, err)
+			}
+			return p.Check(ctx, host, target.Addr())
+		}}
+		return dialer.DialContext(ctx, network, address)
+	}
 }
 
 // Transport returns an HTTP transport with the dialer of a policy. Roots are the certificate authorities that are trusted; nil
@@ -40,7 +45,7 @@ func (p *Policy) Dialer(timeout time.Duration) *net.Dialer {
 // none: see CheckPlain.
 func Transport(p *Policy, connectTimeout time.Duration, roots *x509.CertPool) *http.Transport {
 	return &http.Transport{
-		DialContext: p.Dialer(connectTimeout).DialContext, TLSHandshakeTimeout: connectTimeout,
+		DialContext: p.DialContext(connectTimeout), TLSHandshakeTimeout: connectTimeout,
 		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		ForceAttemptHTTP2: true, MaxIdleConns: 256, MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 256 << 10, DisableCompression: true,

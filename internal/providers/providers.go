@@ -167,17 +167,17 @@ func (c *Cache) Close() {
 // config returns how to reach an endpoint, but for its CA bundle, which is in PEM.
 func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg openai.Config, bundle string, err error) {
 	cfg = openai.Config{
-		Name: p.Name, BaseURL: p.Spec.BaseURL, Policy: c.policy,
+		Name: p.Name, BaseURL: p.Spec.BaseURL, Policy: c.policy.In(p.Namespace),
 		ConnectTimeout: time.Duration(p.Spec.Timeouts.ConnectSeconds) * time.Second,
 		IdleTimeout:    time.Duration(p.Spec.Timeouts.IdleSeconds) * time.Second,
 	}
 	if ref := p.Spec.CredentialsRef; ref != nil {
 		cfg.CredentialsFrom = fmt.Sprintf("key %q of Secret %q in namespace %q", ref.Key, ref.Name, p.Namespace)
-		if cfg.APIKey, err = c.secrets.Header(ctx, p.Namespace, *ref); err != nil {
+		if cfg.APIKey, err = c.secrets.Header(ctx, p.Namespace, *ref, p.Spec.BaseURL); err != nil {
 			return cfg, "", err
 		}
 	}
-	values, err := c.secrets.Headers(ctx, p.Namespace, p.Spec.Headers)
+	values, err := c.secrets.Headers(ctx, p.Namespace, p.Spec.Headers, p.Spec.BaseURL)
 	if err != nil {
 		return cfg, "", err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,9 +19,28 @@ import (
 // Reader reads a Secret. A Secret that does not exist is an error that apierrors.IsNotFound knows.
 type Reader func(ctx context.Context, key types.NamespacedName) (*corev1.Secret, error)
 
-// Error is a Secret that is missing, or lacks what is needed of it.
+// AllowedHosts is the annotation by which whoever keeps a Secret says where its values may be sent: a list of [SCHEME://]HOST[:PORT],
+// separated by commas. A host that begins with "*." stands for all below it. Without the annotation there is no such bound.
+const AllowedHosts = "capstan.dev/allowed-hosts"
+
+// Kind is what is wrong with a value that an object takes from a Secret.
+type Kind int
+
+// The kinds.
+const (
+	// Missing means that the Secret is not there, or lacks what is needed of it.
+	Missing Kind = iota
+	// OtherHost means that the Secret is bound to other hosts.
+	OtherHost
+	// ReservedHeader means that the object sets a header that it must not set.
+	ReservedHeader
+)
+
+// Error is a Secret that is missing, lacks what is needed of it or must not be sent, or a header that must not be.
 type Error struct {
-	// Secret and Key that are wanted.
+	// Kind is what is wrong.
+	Kind Kind
+	// Secret and Key that are wanted; empty for what is wrong without one.
 	Secret, Key string
 	// Reason says what is wrong and what to do.
 	Reason string
@@ -29,12 +49,16 @@ type Error struct {
 // Error returns the reason.
 func (e *Error) Error() string { return e.Reason }
 
-// Header returns the value of a key as an HTTP header can carry it, without surrounding white space. It returns an *Error if it
-// is not to be had, or the error of reading it.
-func (r Reader) Header(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference) (string, error) {
-	value, err := r.value(ctx, namespace, ref, "put the credential there")
+// Header returns the value of a key as an HTTP header to a URL can carry it, without surrounding white space. It returns an *Error if it
+// is not to be had or must not be sent there, or the error of reading it.
+func (r Reader) Header(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference, to string) (string, error) {
+	value, secret, err := r.value(ctx, namespace, ref, "put the credential there")
 	if err != nil {
 		return "", err
+	}
+	if hosts, bound := secret.Annotations[AllowedHosts]; bound && !allows(hosts, to) {
+		return "", &Error{Kind: OtherHost, Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
+			"Secret %q in namespace %q is bound to other hosts than that of %s: its annotation %s would have to name it", ref.Name, namespace, to, AllowedHosts)}
 	}
 	for _, c := range value {
 		if c < 0x20 || c > 0x7e {
@@ -47,7 +71,7 @@ func (r Reader) Header(ctx context.Context, namespace string, ref v1alpha1.Secre
 // CABundle returns the certificates of authorities that a key holds in PEM, without surrounding white space. It returns an *Error
 // if there are none, or the error of reading it.
 func (r Reader) CABundle(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference) (string, error) {
-	value, err := r.value(ctx, namespace, ref, "put the certificates of the authorities there, in PEM")
+	value, _, err := r.value(ctx, namespace, ref, "put the certificates of the authorities there, in PEM")
 	if err != nil {
 		return "", err
 	}
@@ -57,17 +81,20 @@ func (r Reader) CABundle(ctx context.Context, namespace string, ref v1alpha1.Sec
 	return value, nil
 }
 
-// Headers returns the values of headers, in their order.
-func (r Reader) Headers(ctx context.Context, namespace string, headers []v1alpha1.Header) ([]string, error) {
+// Headers returns the values of headers to a URL, in their order. It returns an *Error also for a header that must not be set.
+func (r Reader) Headers(ctx context.Context, namespace string, headers []v1alpha1.Header, to string) ([]string, error) {
 	values := make([]string, 0, len(headers))
 	for _, h := range headers {
+		if err := netpolicy.CheckHeader(h.Name); err != nil {
+			return nil, &Error{Kind: ReservedHeader, Reason: err.Error()}
+		}
 		value := ""
 		switch {
 		case h.Value != nil:
 			value = *h.Value
 		case h.ValueFrom != nil:
 			var err error
-			if value, err = r.Header(ctx, namespace, h.ValueFrom.SecretKeyRef); err != nil {
+			if value, err = r.Header(ctx, namespace, h.ValueFrom.SecretKeyRef, to); err != nil {
 				return nil, err
 			}
 		}
@@ -76,25 +103,58 @@ func (r Reader) Headers(ctx context.Context, namespace string, headers []v1alpha
 	return values, nil
 }
 
-func (r Reader) value(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference, empty string) (string, error) {
+func (r Reader) value(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference, empty string) (string, *corev1.Secret, error) {
 	secret, err := r(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name})
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", &Error{Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
+		return "", nil, &Error{Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
 			"Secret %q does not exist in namespace %q: create it with key %q", ref.Name, namespace, ref.Key)}
 	case err != nil:
-		return "", fmt.Errorf("failed to read Secret %q in namespace %q: %w", ref.Name, namespace, err)
+		return "", nil, fmt.Errorf("failed to read Secret %q in namespace %q: %w", ref.Name, namespace, err)
 	}
 	raw, ok := secret.Data[ref.Key]
 	if !ok {
-		return "", &Error{Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
+		return "", nil, &Error{Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
 			"Secret %q in namespace %q has no key %q: add it", ref.Name, namespace, ref.Key)}
 	}
 	value := strings.TrimSpace(string(raw))
 	if value == "" {
-		return "", refuse(namespace, ref, "is empty: "+empty)
+		return "", nil, refuse(namespace, ref, "is empty: "+empty)
 	}
-	return value, nil
+	return value, secret, nil
+}
+
+// allows reports whether a list of hosts has that of a URL.
+func allows(hosts, to string) bool {
+	target, err := url.Parse(to)
+	if err != nil {
+		return false
+	}
+	for entry := range strings.SplitSeq(hosts, ",") {
+		scheme, rest, has := strings.Cut(strings.ToLower(strings.TrimSpace(entry)), "://")
+		if !has {
+			scheme, rest = strings.ToLower(target.Scheme), scheme
+		}
+		bound, err := url.Parse(scheme + "://" + rest)
+		if err != nil || bound.Hostname() == "" || scheme != strings.ToLower(target.Scheme) || bound.Port() != "" && portOf(bound) != portOf(target) {
+			continue
+		}
+		host := strings.TrimSuffix(strings.ToLower(target.Hostname()), ".")
+		if below, wild := strings.CutPrefix(bound.Hostname(), "*"); host == bound.Hostname() || wild && strings.HasPrefix(below, ".") && strings.HasSuffix(host, below) {
+			return true
+		}
+	}
+	return false
+}
+
+func portOf(u *url.URL) string {
+	switch {
+	case u.Port() != "":
+		return u.Port()
+	case strings.EqualFold(u.Scheme, "http"):
+		return "80"
+	}
+	return "443"
 }
 
 func refuse(namespace string, ref v1alpha1.SecretKeyReference, why string) error {

@@ -43,7 +43,7 @@ func TestHeader(t *testing.T) {
 		"binary":    {v1alpha1.SecretKeyReference{Name: "s", Key: "binary"}, "", `key "binary" of Secret "s" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
 		"accent":    {v1alpha1.SecretKeyReference{Name: "s", Key: "accent"}, "", `key "accent" of Secret "s" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
 	} {
-		got, err := read.Header(t.Context(), "demo", tc.ref)
+		got, err := read.Header(t.Context(), "demo", tc.ref, "https://api.example/v1")
 		if got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
@@ -57,12 +57,53 @@ func TestHeaders(t *testing.T) {
 	ref := v1alpha1.SecretKeyReference{Name: "s", Key: "token"}
 	got, err := of(map[string]string{"token": "abc"}).Headers(t.Context(), "demo", []v1alpha1.Header{
 		{Name: "A", Value: new("plain")}, {Name: "B", ValueFrom: &v1alpha1.HeaderSource{SecretKeyRef: ref}}, {Name: "C"},
-	})
+	}, "https://api.example/v1")
 	if diff := cmp.Diff([]string{"plain", "abc", ""}, got); diff != "" || err != nil {
 		t.Errorf("Headers: %v, -want +got:\n%s", err, diff)
 	}
-	if _, err := of(nil).Headers(t.Context(), "demo", []v1alpha1.Header{{Name: "B", ValueFrom: &v1alpha1.HeaderSource{SecretKeyRef: ref}}}); err == nil {
+	if _, err := of(nil).Headers(t.Context(), "demo", []v1alpha1.Header{{Name: "B", ValueFrom: &v1alpha1.HeaderSource{SecretKeyRef: ref}}}, "https://api.example/v1"); err == nil {
 		t.Error("a header without its Secret was made")
+	}
+}
+
+func TestAllowedHosts(t *testing.T) {
+	for hosts, tc := range map[string]struct{ allowed, refused []string }{
+		"api.example":              {[]string{"https://api.example/v1", "http://API.example:8080", "https://api.example."}, []string{"https://evil.example", "https://api.example.evil.example", "https://xapi.example", "https://a.api.example"}},
+		"b.example, *.api.example": {[]string{"https://b.example", "https://a.api.example", "https://x.y.api.example"}, []string{"https://api.example", "https://xapi.example", "https://a.b.example"}},
+		"https://api.example:443":  {[]string{"https://api.example/v1", "https://api.example:443"}, []string{"http://api.example", "https://api.example:8443", "http://api.example:443"}},
+		"api.example:80":           {[]string{"http://api.example"}, []string{"https://api.example"}},
+		"[fd00::1]:8080":           {[]string{"http://[fd00::1]:8080/mcp"}, []string{"http://[fd00::2]:8080/mcp", "http://[fd00::1]/mcp"}},
+		"":                         {nil, []string{"https://api.example"}},
+		"*, *.,://,%":              {nil, []string{"https://api.example", "https://x."}},
+		"api.example@evil.example": {[]string{}, []string{"https://api.example"}},
+	} {
+		read := func(context.Context, types.NamespacedName) (*corev1.Secret, error) {
+			s := &corev1.Secret{Data: map[string][]byte{"k": []byte("v")}}
+			s.Annotations = map[string]string{secrets.AllowedHosts: hosts}
+			return s, nil
+		}
+		ref := v1alpha1.SecretKeyReference{Name: "s", Key: "k"}
+		for _, to := range tc.allowed {
+			if _, err := secrets.Reader(read).Header(t.Context(), "demo", ref, to); err != nil {
+				t.Errorf("%q, %s: %v, want it sent", hosts, to, err)
+			}
+		}
+		for _, to := range tc.refused {
+			_, err := secrets.Reader(read).Headers(t.Context(), "demo", []v1alpha1.Header{{Name: "A", ValueFrom: &v1alpha1.HeaderSource{SecretKeyRef: ref}}}, to)
+			e, ok := errors.AsType[*secrets.Error](err)
+			if !ok || e.Kind != secrets.OtherHost {
+				t.Errorf("%q, %s: %v, want it refused", hosts, to, err)
+			}
+		}
+	}
+}
+
+func TestReservedHeaders(t *testing.T) {
+	for _, name := range []string{"Cookie", "HOST", "x-forwarded-for", "X_Forwarded_Host", "Impersonate-User", "X-Remote-Group", "Proxy-Authorization", "te"} {
+		_, err := of(nil).Headers(t.Context(), "demo", []v1alpha1.Header{{Name: name, Value: new("v")}}, "https://api.example/v1")
+		if e, ok := errors.AsType[*secrets.Error](err); !ok || e.Kind != secrets.ReservedHeader {
+			t.Errorf("%s: %v, want it refused", name, err)
+		}
 	}
 }
 

@@ -247,7 +247,7 @@ func (c *Cache) newClient(name string, key types.NamespacedName, s settings, ear
 	var client *mcp.Client
 	client = mcp.New(mcp.Config{
 		Name: name, URL: s.url, Token: s.token, CredentialsFrom: s.from, Headers: s.headers, Earlier: earlier, ConnectTimeout: s.connect,
-		Policy: c.policy, Roots: roots, Now: c.now, OnChange: func() { c.changed(key) },
+		Policy: c.policy.In(key.Namespace), Roots: roots, Now: c.now, OnChange: func() { c.changed(key) },
 		Idle: c.idle, OnIdle: func() { c.cool(key, client) },
 		Log: c.log.WithValues("toolServer", key.String()),
 	})
@@ -264,11 +264,11 @@ func (c *Cache) settings(ctx context.Context, s *v1alpha1.ToolServer) (out setti
 	}
 	if ref := s.Spec.CredentialsRef; ref != nil {
 		out.from = fmt.Sprintf("key %q of Secret %q in namespace %q", ref.Key, ref.Name, s.Namespace)
-		if out.token, err = c.secrets.Header(ctx, s.Namespace, *ref); err != nil {
+		if out.token, err = c.secrets.Header(ctx, s.Namespace, *ref, s.Spec.MCP.URL); err != nil {
 			return out, err
 		}
 	}
-	values, err := c.secrets.Headers(ctx, s.Namespace, s.Spec.Headers)
+	values, err := c.secrets.Headers(ctx, s.Namespace, s.Spec.Headers, s.Spec.MCP.URL)
 	if err != nil {
 		return out, err
 	}

@@ -94,6 +94,9 @@ spec:
         {{- with .Values.connections.allowCIDRs }}
         - --tool-allow-cidrs={{ join "," . }}
         {{- end }}
+        {{- with .Values.connections.clusterCIDRs }}
+        - --cluster-cidrs={{ join "," . }}
+        {{- end }}
         {{- with .Values.connections.denyCIDRs }}
         - --tool-deny-cidrs={{ join "," . }}
         {{- end }}

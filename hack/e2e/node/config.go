@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 )
 
+// ServiceNet is the range of the cluster's Services.
+const ServiceNet = "10.96.0.0/16"
+
 // The addresses of the cluster. The bridge has the node's and the API server's address, and all Pods are on it.
 const (
 	nodeName   = "e2e-node"
@@ -15,7 +18,6 @@ const (
 	nodeIP     = "10.244.0.1"
 	podCIDR    = "10.244.0.0/24"
 	firstPodIP = "10.244.0.10"
-	serviceNet = "10.96.0.0/16"
 	serviceIP  = "10.96.0.1"
 	dnsIP      = "10.96.0.10"
 	apiServer  = "https://" + nodeIP + ":6443"

@@ -117,7 +117,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 		"--kubelet-certificate-authority", authority, "--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer", "https://kubernetes.default.svc."+domain,
 		"--service-account-key-file", c.key("accounts"), "--service-account-signing-key-file", c.key("accounts"),
-		"--service-cluster-ip-range", serviceNet, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--service-cluster-ip-range", ServiceNet, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged=true")
 	if err != nil {
 		return err

@@ -43,7 +43,7 @@ func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model
 	}
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		e := as(model.InvalidRequest, "%s", refused)
-		e.Unsent = true
+		e.Unsent, e.Err = true, refused
 		return e
 	}
 	if encoded, ok := errors.AsType[*netpolicy.EncodedError](err); ok {

@@ -1,0 +1,293 @@
+// Package clusternet knows the addresses of the cluster that a manager works for: the ranges of its Services, Pods and nodes, and the
+// addresses of each Service. It implements netpolicy.Cluster.
+package clusternet
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+)
+
+// patience bounds the wait for the first answer of the API server. It is shorter than the time-outs of connections.
+const patience = 4 * time.Second
+
+// Private returns the prefixes that count as the cluster's while its own are not known: those of private networks, in which clusters
+// take their addresses.
+func Private() []string {
+	return []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"}
+}
+
+// Network is the network of a cluster. It is safe for concurrent use. Start fills it.
+type Network struct {
+	clientset kubernetes.Interface
+	now       func() time.Time
+	log       logr.Logger
+	// given are the ranges by the operator's word; empty to ask the API server.
+	given []netpolicy.Range
+
+	mu sync.Mutex
+	// nodes and services are the ranges by the names of their objects, each with what is wrong with the knowledge of them.
+	nodes, services knowledge
+	// ranges are all of them, nil after a change.
+	ranges []netpolicy.Range
+	// known is closed when both were asked for.
+	known chan struct{}
+
+	names names
+}
+
+// knowledge is what the API server says of one kind of objects.
+type knowledge struct {
+	ranges map[string][]netpolicy.Range
+	// asked says whether there was an answer.
+	asked bool
+	// unknown says why the ranges are not all; empty if they are. It is for messages, after "because".
+	unknown string
+}
+
+// New returns the network of a cluster. Given are its ranges by the operator's word: then nobody is asked for them. now is the time.
+func New(clientset kubernetes.Interface, given []netip.Prefix, now func() time.Time, log logr.Logger) *Network {
+	n := &Network{
+		clientset: clientset, now: now, log: log, known: make(chan struct{}),
+		nodes: knowledge{ranges: map[string][]netpolicy.Range{}}, services: knowledge{ranges: map[string][]netpolicy.Range{}},
+		names: names{known: map[[2]string]*service{}},
+	}
+	for _, prefix := range given {
+		n.given = append(n.given, netpolicy.Range{Prefix: prefix, What: "an address of the cluster, by the manager's --" + netpolicy.ClusterFlag})
+	}
+	return n
+}
+
+// NeedLeaderElection is false: every process that connects must know.
+func (n *Network) NeedLeaderElection() bool { return false }
+
+// Start follows Nodes and ServiceCIDRs until ctx ends, unless the operator has named the ranges. It implements manager.Runnable.
+func (n *Network) Start(ctx context.Context) error {
+	if len(n.given) > 0 {
+		<-ctx.Done()
+		return nil
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		n.follow(ctx, "Nodes", &n.nodes, &corev1.Node{},
+			cache.NewListWatchFromClient(n.clientset.CoreV1().RESTClient(), "nodes", "", fields.Everything()), ofNode)
+	})
+	all.Go(func() {
+		n.follow(ctx, "ServiceCIDRs", &n.services, &networkingv1.ServiceCIDR{},
+			cache.NewListWatchFromClient(n.clientset.NetworkingV1().RESTClient(), "servicecidrs", "", fields.Everything()), ofServiceCIDR)
+	})
+	all.Wait()
+	return nil
+}
+
+// follow keeps what is known of one kind up to date.
+func (n *Network) follow(ctx context.Context, kind string, about *knowledge, object runtime.Object, source cache.ListerWatcher, of func(any) []netpolicy.Range) {
+	informer := cache.NewSharedInformer(source, object, 0)
+	put := func(o any) {
+		if m, ok := o.(metav1.Object); ok {
+			n.put(about, m.GetName(), of(o))
+		}
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: put, UpdateFunc: func(_, o any) { put(o) },
+		DeleteFunc: func(o any) {
+			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
+				n.put(about, key, nil)
+			}
+		},
+	})
+	failed := informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+			n.answered(kind, about, fmt.Sprintf("the manager cannot list %s", kind))
+		}
+		n.log.V(1).Info("Failed to watch the network of the cluster, trying again", "kind", kind, "reason", err.Error())
+	})
+	trimmed := informer.SetTransform(trim)
+	if err != nil || failed != nil || trimmed != nil {
+		n.answered(kind, about, fmt.Sprintf("%s cannot be watched", kind)) // only after the start of the informer, which is below
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() {
+		if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+			n.answered(kind, about, "")
+		}
+	})
+	informer.RunWithContext(ctx)
+	both.Wait()
+}
+
+// answered notes that the API server has said what there is, or that it will not.
+func (n *Network) answered(kind string, about *knowledge, unknown string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if unknown != "" && about.unknown != unknown {
+		n.log.Info("Refusing private addresses to ModelProviders and ToolServers, unless --"+netpolicy.AllowFlag+" has them: the ranges of the cluster are not known. Name them by --"+
+			netpolicy.ClusterFlag, "kind", kind, "reason", unknown)
+	}
+	about.asked, about.unknown, n.ranges = true, unknown, nil
+	if n.nodes.asked && n.services.asked {
+		select {
+		case <-n.known:
+		default:
+			close(n.known)
+		}
+	}
+}
+
+// put notes the ranges of one object; none for one that is gone.
+func (n *Network) put(about *knowledge, name string, ranges []netpolicy.Range) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	old, has := about.ranges[name]
+	if has && slices.Equal(old, ranges) {
+		return // as with most news of a Node
+	}
+	n.ranges = nil
+	if ranges == nil {
+		delete(about.ranges, name)
+		return
+	}
+	about.ranges[name] = ranges
+}
+
+// Ranges returns the prefixes of the cluster. Where the API server does not say all of them, those of private networks are among them.
+// It waits for the first answer of the API server, some seconds at most.
+func (n *Network) Ranges(ctx context.Context) ([]netpolicy.Range, error) {
+	if len(n.given) > 0 {
+		return n.given, nil
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-n.known:
+	case <-timer.C:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ranges == nil {
+		n.ranges = n.all()
+	}
+	return n.ranges, nil
+}
+
+func (n *Network) all() []netpolicy.Range {
+	all := []netpolicy.Range{}
+	for _, about := range []*knowledge{&n.nodes, &n.services} {
+		for _, name := range slices.Sorted(maps.Keys(about.ranges)) {
+			all = append(all, about.ranges[name]...)
+		}
+	}
+	if why := n.unknown(); why != "" {
+		what := "a private address, and the ranges of the cluster are not known, because " + why + " (the manager's --" + netpolicy.ClusterFlag + " would name them)"
+		for _, prefix := range Private() {
+			all = append(all, netpolicy.Range{Prefix: netip.MustParsePrefix(prefix), What: what})
+		}
+	}
+	return all
+}
+
+// unknown says why the ranges are not all that the cluster has.
+func (n *Network) unknown() string {
+	switch {
+	case !n.nodes.asked || !n.services.asked:
+		return "the API server has not answered yet"
+	case n.nodes.unknown != "":
+		return n.nodes.unknown
+	case n.services.unknown != "":
+		return n.services.unknown
+	}
+	for _, ranges := range n.nodes.ranges {
+		if !slices.ContainsFunc(ranges, func(r netpolicy.Range) bool { return r.What == ofPods }) {
+			return "Nodes have no podCIDRs"
+		}
+	}
+	return ""
+}
+
+const (
+	ofServices = "an address of the cluster's Services"
+	ofPods     = "an address of the cluster's Pods"
+	ofNodes    = "an address of the cluster's nodes"
+)
+
+// ofNode returns the addresses of a Node and of its Pods.
+func ofNode(o any) []netpolicy.Range {
+	node, ok := o.(*corev1.Node)
+	if !ok {
+		return nil
+	}
+	ranges := []netpolicy.Range{}
+	for _, cidr := range append(slices.Clone(node.Spec.PodCIDRs), node.Spec.PodCIDR) {
+		ranges = add(ranges, cidr, ofPods)
+	}
+	for _, address := range node.Status.Addresses {
+		if addr, err := netip.ParseAddr(address.Address); err == nil {
+			ranges = add(ranges, netip.PrefixFrom(addr, addr.BitLen()).String(), ofNodes)
+		}
+	}
+	return ranges
+}
+
+func ofServiceCIDR(o any) []netpolicy.Range {
+	ranges := []netpolicy.Range{}
+	if s, ok := o.(*networkingv1.ServiceCIDR); ok {
+		for _, cidr := range s.Spec.CIDRs {
+			ranges = add(ranges, cidr, ofServices)
+		}
+	}
+	return ranges
+}
+
+func add(ranges []netpolicy.Range, cidr, what string) []netpolicy.Range {
+	prefix, err := netip.ParsePrefix(cidr)
+	if r := (netpolicy.Range{Prefix: prefix.Masked(), What: what}); err == nil && !slices.Contains(ranges, r) {
+		ranges = append(ranges, r)
+	}
+	return ranges
+}
+
+// trim leaves of a Node what counts here: a cluster may have thousands.
+func trim(o any) (any, error) {
+	node, ok := o.(*corev1.Node)
+	if !ok {
+		return o, nil
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, ResourceVersion: node.ResourceVersion, UID: node.UID},
+		Spec:       corev1.NodeSpec{PodCIDR: node.Spec.PodCIDR, PodCIDRs: node.Spec.PodCIDRs},
+		Status:     corev1.NodeStatus{Addresses: node.Status.Addresses},
+	}, nil
+}
+
+// serviceOf returns the names of Services that a host name may be of, in a namespace: NAME.NAMESPACE, NAME.NAMESPACE.svc and what begins so,
+// and the same with the name of a Pod in front. A name without a namespace is none: it would be resolved in the manager's own.
+func serviceOf(namespace, host string) []string {
+	labels := strings.Split(strings.ToLower(strings.TrimSuffix(host, ".")), ".")
+	var all []string
+	for i := 1; i < min(3, len(labels)); i++ {
+		if labels[i] == namespace && labels[i-1] != "" && (i+1 == len(labels) || labels[i+1] == "svc") {
+			all = append(all, labels[i-1])
+		}
+	}
+	return all
+}

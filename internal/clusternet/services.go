@@ -1,0 +1,130 @@
+package clusternet
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+const (
+	// serviceTTL is how long what is known of a Service is used without asking again.
+	serviceTTL = 10 * time.Second
+	// maxNames bounds the Services that are kept, of all namespaces.
+	maxNames = 4096
+	// maxEndpoints bounds what is read of a Service without an address of its own.
+	maxEndpoints = 100
+)
+
+// names keeps the addresses of Services.
+type names struct {
+	mu    sync.Mutex
+	known map[[2]string]*service
+}
+
+// service is what was last known of one.
+type service struct {
+	addrs []netip.Addr
+	read  time.Time
+}
+
+// Serves reports whether a host name is that of a Service of the namespace, and an address is one of its own, or, for a headless Service,
+// of its Pods. While the API server is away, what it said before holds.
+func (n *Network) Serves(ctx context.Context, namespace, host string, addr netip.Addr) (bool, error) {
+	if namespace == "" {
+		return false, nil
+	}
+	for _, name := range serviceOf(namespace, host) {
+		addrs, err := n.addresses(ctx, namespace, name)
+		if err != nil {
+			return false, err
+		}
+		if slices.Contains(addrs, addr.Unmap()) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// addresses returns those of a Service; none of one that does not exist.
+func (n *Network) addresses(ctx context.Context, namespace, name string) ([]netip.Addr, error) {
+	key := [2]string{namespace, name}
+	n.names.mu.Lock()
+	before := n.names.known[key]
+	n.names.mu.Unlock()
+	if before != nil && n.now().Sub(before.read) < serviceTTL {
+		return before.addrs, nil
+	}
+	addrs, err := n.read(ctx, namespace, name)
+	switch {
+	case err == nil:
+	case apierrors.IsForbidden(err):
+		return nil, nil // then no Service is one's own; the message about the address says what else helps
+	case before != nil:
+		return before.addrs, nil
+	default:
+		return nil, err
+	}
+	n.names.mu.Lock()
+	defer n.names.mu.Unlock()
+	if len(n.names.known) >= maxNames {
+		clear(n.names.known)
+	}
+	n.names.known[key] = &service{addrs: addrs, read: n.now()}
+	return addrs, nil
+}
+
+func (n *Network) read(ctx context.Context, namespace, name string) ([]netip.Addr, error) {
+	if len(validation.IsDNS1035Label(name)) > 0 && len(validation.IsDNS1123Label(name)) > 0 {
+		return nil, nil
+	}
+	s, err := n.clientset.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to get Service %q: %w", name, err)
+	}
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		return nil, nil // its name leads elsewhere, and what is there is judged as if it were named itself
+	}
+	if s.Spec.ClusterIP != corev1.ClusterIPNone {
+		return parsed(s.Spec.ClusterIPs), nil
+	}
+	if len(s.Spec.Selector) == 0 {
+		return nil, nil // somebody has written its endpoints by hand, to wherever they like
+	}
+	slices, err := n.clientset.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: discoveryv1.LabelServiceName + "=" + name + "," + discoveryv1.LabelManagedBy + "=endpointslice-controller.k8s.io", Limit: maxEndpoints,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("failed to list the EndpointSlices of Service %q: %w", name, err)
+	}
+	var addrs []netip.Addr
+	for i := range slices.Items {
+		for _, e := range slices.Items[i].Endpoints {
+			if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
+				addrs = append(addrs, parsed(e.Addresses)...)
+			}
+		}
+	}
+	return addrs, nil
+}
+
+func parsed(texts []string) []netip.Addr {
+	addrs := make([]netip.Addr, 0, len(texts))
+	for _, text := range texts {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}

@@ -1,0 +1,160 @@
+package controller_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/go-logr/logr"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/clusternet"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+)
+
+var _ = Describe("The addresses of the cluster", func() {
+	// policyFor follows the cluster as a user, and returns what a namespace may reach.
+	policyFor := func(user *rest.Config, namespace string, given ...netip.Prefix) *netpolicy.Policy {
+		GinkgoHelper()
+		clientset, err := kubernetes.NewForConfig(user)
+		Expect(err).NotTo(HaveOccurred())
+		network := clusternet.New(clientset, given, time.Now, logr.Discard())
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = network.Start(ctx) // it ends with ctx
+		}()
+		DeferCleanup(func() {
+			cancel()
+			Eventually(done).WithTimeout(patience).Should(BeClosed())
+		})
+		return (*netpolicy.Policy)(nil).Of(network).In(namespace)
+	}
+	node := func(ctx context.Context, name string, cidrs []string, addresses ...string) {
+		GinkgoHelper()
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDRs: cidrs}}
+		if len(cidrs) > 0 {
+			n.Spec.PodCIDR = cidrs[0]
+		}
+		Expect(apiClient.Create(ctx, n)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(client.IgnoreNotFound(apiClient.Delete(ctx, n))).To(Succeed()) })
+		for _, address := range addresses {
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+		}
+		Expect(apiClient.Status().Update(ctx, n)).To(Succeed())
+	}
+	service := func(ctx context.Context, s *stage, name string, change ...func(*corev1.Service)) *corev1.Service {
+		GinkgoHelper()
+		o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": name}, Ports: []corev1.ServicePort{{Port: 80}},
+		}}
+		for _, f := range change {
+			f(o)
+		}
+		s.create(ctx, o)
+		return o
+	}
+	isRefused := func(ctx context.Context, p *netpolicy.Policy, host, addr string) string {
+		GinkgoHelper()
+		err := p.Check(ctx, host, netip.MustParseAddr(addr))
+		refused, ok := errors.AsType[*netpolicy.Refused](err)
+		if !ok {
+			Expect(err).NotTo(HaveOccurred())
+			return ""
+		}
+		return refused.Reason
+	}
+
+	It("are refused, but for Services of the same namespace", func(ctx SpecContext) {
+		s, other := newStage(ctx, ``), newStage(ctx, ``)
+		node(ctx, s.namespace, []string{"10.201.7.0/24", "fd00:201:7::/64"}, "10.202.7.7")
+		mine, theirs := service(ctx, s, "tickets"), service(ctx, other, "tickets")
+		headless := service(ctx, s, "pods", func(o *corev1.Service) { o.Spec.ClusterIP = corev1.ClusterIPNone })
+		service(ctx, s, "forged", func(o *corev1.Service) { o.Spec.ClusterIP, o.Spec.Selector = corev1.ClusterIPNone, nil })
+		service(ctx, s, "elsewhere", func(o *corev1.Service) {
+			o.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "tickets." + other.namespace + ".svc"}
+		})
+		for name, addr := range map[string]string{headless.Name: "10.201.7.9", "forged": "10.201.7.10"} {
+			s.create(ctx, &discoveryv1.EndpointSlice{
+				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+					discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io",
+				}},
+				AddressType: discoveryv1.AddressTypeIPv4,
+				Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{addr}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "a"}}},
+			})
+		}
+		p := policyFor(apiConfig, s.namespace)
+		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.201.7.9") }).WithTimeout(patience).Should(ContainSubstring("an address of the cluster's Pods"))
+		Expect(isRefused(ctx, p, "x.example", "fd00:201:7::9")).To(ContainSubstring("an address of the cluster's Pods"))
+		Expect(isRefused(ctx, p, "x.example", "10.202.7.7")).To(ContainSubstring("an address of the cluster's nodes"))
+		Expect(isRefused(ctx, p, "x.example", theirs.Spec.ClusterIP)).To(ContainSubstring("an address of the cluster's Services"))
+		Expect(isRefused(ctx, p, "kubernetes.default.svc", "10.0.0.1")).To(ContainSubstring("an address of the cluster's Services"), "the API server's")
+
+		for _, host := range []string{"tickets." + s.namespace, "tickets." + s.namespace + ".svc", "Tickets." + s.namespace + ".svc.cluster.local."} {
+			Expect(isRefused(ctx, p, host, mine.Spec.ClusterIP)).To(BeEmpty(), host)
+		}
+		Expect(isRefused(ctx, p, "pods."+s.namespace+".svc", "10.201.7.9")).To(BeEmpty(), "the Pods of one's own headless Service")
+		Expect(isRefused(ctx, p, "a.pods."+s.namespace+".svc", "10.201.7.9")).To(BeEmpty(), "one of them by its name")
+		for reason, host := range map[string]string{
+			"the name is resolved in the manager's namespace": "tickets",
+			"it is of another namespace":                      "tickets." + other.namespace + ".svc",
+			"it only looks like one":                          "tickets." + s.namespace + ".example",
+			"there is no such Service":                        "none." + s.namespace + ".svc",
+			"it is an address, not a name":                    mine.Spec.ClusterIP,
+			"it leads elsewhere":                              "elsewhere." + s.namespace + ".svc",
+		} {
+			Expect(isRefused(ctx, p, host, theirs.Spec.ClusterIP)).To(ContainSubstring("is no Service of namespace"), reason)
+		}
+		Expect(isRefused(ctx, p, "tickets."+s.namespace+".svc", theirs.Spec.ClusterIP)).NotTo(BeEmpty(), "its address is what counts")
+		Expect(isRefused(ctx, p, "forged."+s.namespace+".svc", "10.201.7.10")).NotTo(BeEmpty(), "its endpoints were written by hand")
+		Expect(isRefused(ctx, p, "x.example", "10.203.0.1")).To(BeEmpty(), "a private address that is not the cluster's")
+	}, SpecTimeout(2*patience))
+
+	It("are all private ones while a Node does not say those of its Pods", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		p := policyFor(apiConfig, s.namespace)
+		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
+		node(ctx, s.namespace, nil, "10.202.7.8")
+		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).
+			Should(And(ContainSubstring("Nodes have no podCIDRs"), ContainSubstring("--cluster-cidrs")))
+		Expect(isRefused(ctx, p, "x.example", "93.184.216.34")).To(BeEmpty())
+
+		named := policyFor(apiConfig, s.namespace, netip.MustParsePrefix("10.203.0.0/16"))
+		Expect(isRefused(ctx, named, "x.example", "10.203.0.1")).To(ContainSubstring("by the manager's --cluster-cidrs"))
+		Expect(isRefused(ctx, named, "x.example", "10.204.0.1")).To(BeEmpty(), "the operator has said what is the cluster's")
+
+		Expect(apiClient.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
+		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
+		Expect(isRefused(ctx, p, "x.example", "10.202.7.8")).To(BeEmpty(), "the Node is gone")
+	}, SpecTimeout(2*patience))
+
+	It("are all private ones for a manager that may not list Nodes", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		p := policyFor(s.userWithoutConfigMaps(ctx), s.namespace)
+		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).
+			Should(ContainSubstring("because the manager cannot list Nodes"))
+		mine := service(ctx, s, "tickets")
+		Expect(isRefused(ctx, p, "tickets."+s.namespace+".svc", mine.Spec.ClusterIP)).To(BeEmpty(), "one's own Services need no right to Nodes")
+	}, SpecTimeout(2*patience))
+
+	It("show on ModelProviders and ToolServers", func(ctx SpecContext) {
+		s, other := newStage(ctx, ``), newStage(ctx, ``)
+		theirs := service(ctx, other, "secrets")
+		s.run()
+		s.create(ctx, newToolServer("tickets", "http://"+theirs.Spec.ClusterIP+"/mcp"))
+		s.create(ctx, &v1alpha1.ModelProvider{ObjectMeta: metav1.ObjectMeta{Name: "models"}, Spec: v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "http://" + theirs.Spec.ClusterIP + "/v1"}})
+		want := And(HavePrefix("AddressRefused: "), ContainSubstring("an address of the cluster's Services, and \""+theirs.Spec.ClusterIP+"\" is no Service of namespace"))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, want)
+		says(ctx, s, &v1alpha1.ModelProvider{}, "models", providerReadiness, want)
+	}, SpecTimeout(2*patience))
+})
