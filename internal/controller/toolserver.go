@@ -126,7 +126,7 @@ func failedLook(err error) (finding, error) {
 	if !ok {
 		return finding{}, fmt.Errorf("failed to look at the tool server: %w", err)
 	}
-	f := finding{reason: v1alpha1.ReasonEndpointUnreachable, message: failure.Error()}
+	f := finding{reason: v1alpha1.ReasonEndpointUnreachable, message: failure.Message}
 	_, isRefused := errors.AsType[*netpolicy.Refused](err)
 	switch {
 	case isRefused:

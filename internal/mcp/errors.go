@@ -41,9 +41,9 @@ const (
 // Error says why a server cannot be used, on one line of a few hundred characters, without credentials.
 type Error struct {
 	Kind Kind
-	// Message is Capstan's own word.
+	// Message is Capstan's own word. A status holds nothing else.
 	Message string
-	// Said is what the other side has said, or the network; may be empty.
+	// Said is what the other side has said, or the network; may be empty. It is for journals, and for whoever runs the program on their own.
 	Said string
 	// Err is the cause, and may hold credentials: it is not for messages.
 	Err error
@@ -87,7 +87,7 @@ func (c *Client) discovery(ctx context.Context, err error) *Error {
 	case errors.Is(err, errTooLong), errors.Is(err, errProtocol):
 		return as(Protocol, fmt.Sprintf("what answers at mcp.url is not an MCP server over streamable HTTP (%s): check its path", rootOf(err)), "")
 	case isTrust(err):
-		return as(Unreachable, "the server's certificate is not trusted", rootCause(err))
+		return as(Unreachable, "the server's certificate is not trusted: "+netpolicy.Cause(err), rootCause(err))
 	case errors.Is(err, ErrClosed):
 		return as(Unreachable, "the connection was ended", "")
 	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
@@ -95,6 +95,9 @@ func (c *Client) discovery(ctx context.Context, err error) *Error {
 	}
 	if said, ok := errors.AsType[*jsonrpc.Error](err); ok && !isTransport(err) {
 		return as(Protocol, fmt.Sprintf("the server answers with an error (%d)", said.Code), said.Message)
+	}
+	if cause := netpolicy.Cause(err); cause != "" {
+		return as(Unreachable, "the connection to the server failed: "+c.redactor.Line(cause, maxDetail), "")
 	}
 	return as(Unreachable, "the connection to the server failed", rootCause(err))
 }

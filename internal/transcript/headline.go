@@ -113,7 +113,11 @@ func failed(a loop.Attempt) string {
 	} else {
 		what += " failed"
 	}
-	return join(fmt.Sprintf("%s: %s: %s", what, screen.Line(string(a.Kind), longestName), screen.Line(a.Message, longestReason)),
+	why := a.Message
+	if a.Said != "" {
+		why += ": " + a.Said
+	}
+	return join(fmt.Sprintf("%s: %s: %s", what, screen.Line(string(a.Kind), longestName), screen.Line(why, longestReason)),
 		spent(a.Usage, a.Cost), took(a.DurationMS))
 }
 

@@ -65,14 +65,22 @@ func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return as(model.Network, "the connection broke before the answer was finished")
 	case isSyntax, isType, errors.Is(err, api.ErrTooManyEmptyStreamMessages):
-		return as(model.Malformed, "the response is not of the chat-completions protocol%s", p.unlikely(note))
+		return as(model.Malformed, "the response is not of the chat-completions protocol%s", unlikely(note))
 	case isNet && netErr.Timeout():
-		return as(model.Timeout, "no connection within %s: %s", p.cfg.ConnectTimeout, p.clean(rootCause(err)))
+		return p.because(model.Timeout, fmt.Sprintf("no connection within %s", p.cfg.ConnectTimeout), err)
 	case isNet || note.status != 0:
-		return as(model.Network, "the connection to the endpoint failed: %s", p.clean(rootCause(err)))
+		return p.because(model.Network, "the connection to the endpoint failed", err)
 	}
 	// What the library refuses before it sends anything.
 	return as(model.InvalidRequest, "the request cannot be sent: %s", p.clean(err.Error()))
+}
+
+// because adds the cause of a failure to what has failed: to the message in words of our own, else to what the other side has said.
+func (p *Provider) because(kind model.ErrorKind, what string, err error) *model.Error {
+	if cause := netpolicy.Cause(err); cause != "" {
+		return &model.Error{Kind: kind, Message: what + ": " + p.clean(cause)}
+	}
+	return &model.Error{Kind: kind, Message: what, Said: p.clean(rootCause(err))}
 }
 
 func statusOr(status int, note *response) int {
@@ -89,12 +97,9 @@ func codeOf(e *api.APIError) string {
 
 // refusal judges an error that the endpoint stated, by its status, and by its code where that says more.
 func (p *Provider) refusal(status int, code, detail string) *model.Error {
-	said := ""
-	if detail = p.clean(detail); detail != "" {
-		said = ": " + detail
-	}
+	detail = p.clean(detail)
 	as := func(kind model.ErrorKind, format string, args ...any) *model.Error {
-		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...) + said}
+		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...), Said: detail}
 	}
 	switch {
 	case isContextLength(status, code, detail):

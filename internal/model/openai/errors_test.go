@@ -17,10 +17,18 @@ import (
 type said struct {
 	Kind       model.ErrorKind
 	Message    string
+	Said       string
 	RetryAfter time.Duration
 }
 
-func saidOf(e *model.Error) said { return said{e.Kind, e.Message, e.RetryAfter} }
+// words is what is read of an error for which the endpoint, or the network, may have had words of its own.
+func words(kind model.ErrorKind, message string, wait time.Duration, theirs ...string) said {
+	return said{Kind: kind, Message: message, Said: strings.Join(theirs, ""), RetryAfter: wait}
+}
+
+func saidOf(e *model.Error) said {
+	return said{Kind: e.Kind, Message: e.Message, Said: e.Said, RetryAfter: e.RetryAfter}
+}
 
 func TestErrorsOfTheFakeModel(t *testing.T) {
 	short := func(c *openai.Config) { c.IdleTimeout = 150 * time.Millisecond }
@@ -31,39 +39,39 @@ func TestErrorsOfTheFakeModel(t *testing.T) {
 	}{
 		"wrong key": {"401 says where the key comes from", `{apiKeys: [other]}`, nil, said{
 			Kind:    model.Auth,
-			Message: `provider "demo": the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo": Incorrect API key provided.`,
+			Message: `provider "demo": the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo"`, Said: `Incorrect API key provided.`,
 		}},
 		"no key": {"401 without a key says so", `{apiKeys: [other]}`, func(c *openai.Config) { c.APIKey, c.CredentialsFrom = "", "" }, said{
 			Kind:    model.Auth,
-			Message: `provider "demo": the endpoint refused the credentials (HTTP 401): check whether the endpoint needs a key: the ModelProvider has no credentialsRef: Incorrect API key provided.`,
+			Message: `provider "demo": the endpoint refused the credentials (HTTP 401): check whether the endpoint needs a key: the ModelProvider has no credentialsRef`, Said: `Incorrect API key provided.`,
 		}},
 		"forbidden": {"403 too", `rules: [{fault: {status: 403, message: Not yours.}}]`, nil, said{
 			Kind:    model.Auth,
-			Message: `provider "demo": the endpoint refused the credentials (HTTP 403): check key "apiKey" of Secret "demo": Not yours.`,
+			Message: `provider "demo": the endpoint refused the credentials (HTTP 403): check key "apiKey" of Secret "demo"`, Said: `Not yours.`,
 		}},
 		"unknown model": {"404", `{models: [large]}`, nil, said{
 			Kind:    model.InvalidRequest,
-			Message: "provider \"demo\": the endpoint does not know the model, or serves nothing at this baseURL (HTTP 404): The model `small` does not exist or you do not have access to it.",
+			Message: "provider \"demo\": the endpoint does not know the model, or serves nothing at this baseURL (HTTP 404)", Said: "The model `small` does not exist or you do not have access to it.",
 		}},
 		"rate limit": {"429 with the wait it asks for", `rules: [{fault: {status: 429, message: Slow down., retryAfterSeconds: 7}}]`, nil, said{
 			Kind:    model.RateLimited,
-			Message: `provider "demo": the endpoint's rate limit is reached (HTTP 429): Slow down.`, RetryAfter: 7 * time.Second,
+			Message: `provider "demo": the endpoint's rate limit is reached (HTTP 429)`, Said: `Slow down.`, RetryAfter: 7 * time.Second,
 		}},
 		"context length": {"400 with the code", `rules: [{fault: {status: 400, code: context_length_exceeded, message: Too long.}}]`, nil, said{
 			Kind:    model.ContextLength,
-			Message: `provider "demo": the prompt is longer than the model's context window: Too long.`,
+			Message: `provider "demo": the prompt is longer than the model's context window`, Said: `Too long.`,
 		}},
 		"bad request": {"any other 400", `rules: [{fault: {status: 400, message: Bad.}}]`, nil, said{
 			Kind:    model.InvalidRequest,
-			Message: `provider "demo": the endpoint refused the request (HTTP 400): Bad.`,
+			Message: `provider "demo": the endpoint refused the request (HTTP 400)`, Said: `Bad.`,
 		}},
 		"filtered request": {"the filter as an error", `rules: [{fault: {status: 400, code: content_filter, message: No.}}]`, nil, said{
 			Kind:    model.ContentFiltered,
-			Message: `provider "demo": the content filter refused the request: No.`,
+			Message: `provider "demo": the content filter refused the request`, Said: `No.`,
 		}},
 		"server error": {"5xx passes", `rules: [{fault: {status: 503, message: Busy.}}]`, nil, said{
 			Kind:    model.Overloaded,
-			Message: `provider "demo": the endpoint failed (HTTP 503): Busy.`,
+			Message: `provider "demo": the endpoint failed (HTTP 503)`, Said: `Busy.`,
 		}},
 		"filtered answer": {"the filter in the stream", `rules: [{reply: {text: half, finishReason: content_filter}}]`, nil, said{
 			Kind:    model.ContentFiltered,
@@ -123,35 +131,35 @@ func TestErrorsOfOtherServers(t *testing.T) {
 	}{
 		"wait until a date": {
 			"the endpoint's own clock counts", respond(429, "", "Retry-After: Thu, 11 Jun 2026 15:04:35 GMT", "Date: Thu, 11 Jun 2026 15:04:05 GMT"),
-			said{model.RateLimited, limited, 30 * time.Second},
+			words(model.RateLimited, limited, 30*time.Second),
 		},
-		"wait in milliseconds": {"milliseconds are more exact than seconds", respond(429, "", "Retry-After: 2", "Retry-After-Ms: 1500"), said{model.RateLimited, limited, 1500 * time.Millisecond}},
-		"wait for ever":        {"a wait is bounded", respond(429, "", "Retry-After: 99999999999999"), said{model.RateLimited, limited, 24 * time.Hour}},
-		"negative wait":        {"and not negative", respond(429, "", "Retry-After-Ms: -9000000000000000000"), said{model.RateLimited, limited, 0}},
-		"used up":              {"no waiting cures this one", respond(429, `{"error":{"message":"You exceeded your quota.","code":"insufficient_quota"}}`, "Retry-After: 2"), said{model.Auth, `provider "demo": the account's quota is used up (HTTP 429): check its plan and billing: You exceeded your quota.`, 2 * time.Second}},
-		"past date":            {"nor in the past", respond(429, "", "Retry-After: Thu, 11 Jun 2026 15:04:00 GMT", "Date: Thu, 11 Jun 2026 15:04:05 GMT"), said{model.RateLimited, limited, 0}},
-		"wait of a 503":        {"other errors may ask for a wait too", respond(503, "", "Retry-After: 3"), said{model.Overloaded, `provider "demo": the endpoint failed (HTTP 503)`, 3 * time.Second}},
-		"plain text":           {"an error that is no JSON is shown as it is", respond(502, "<h1>Bad\r\n\x1b[31mGateway</h1>"), said{model.Overloaded, `provider "demo": the endpoint failed (HTTP 502): <h1>Bad [31mGateway</h1>`, 0}},
-		"long text":            {"but not all of it", respond(500, strings.Repeat("ü", 5000)), said{model.Overloaded, `provider "demo": the endpoint failed (HTTP 500): ` + strings.Repeat("ü", 300) + "...", 0}},
-		"vLLM context": {"a server without a code for it", respond(400, `{"object":"error","message":"This model's maximum context length is 10 tokens.","code":400}`), said{
+		"wait in milliseconds": {"milliseconds are more exact than seconds", respond(429, "", "Retry-After: 2", "Retry-After-Ms: 1500"), words(model.RateLimited, limited, 1500*time.Millisecond)},
+		"wait for ever":        {"a wait is bounded", respond(429, "", "Retry-After: 99999999999999"), words(model.RateLimited, limited, 24*time.Hour)},
+		"negative wait":        {"and not negative", respond(429, "", "Retry-After-Ms: -9000000000000000000"), words(model.RateLimited, limited, 0)},
+		"used up":              {"no waiting cures this one", respond(429, `{"error":{"message":"You exceeded your quota.","code":"insufficient_quota"}}`, "Retry-After: 2"), words(model.Auth, `provider "demo": the account's quota is used up (HTTP 429): check its plan and billing`, 2*time.Second, "You exceeded your quota.")},
+		"past date":            {"nor in the past", respond(429, "", "Retry-After: Thu, 11 Jun 2026 15:04:00 GMT", "Date: Thu, 11 Jun 2026 15:04:05 GMT"), words(model.RateLimited, limited, 0)},
+		"wait of a 503":        {"other errors may ask for a wait too", respond(503, "", "Retry-After: 3"), words(model.Overloaded, `provider "demo": the endpoint failed (HTTP 503)`, 3*time.Second)},
+		"plain text":           {"an error that is no JSON is shown as it is", respond(502, "<h1>Bad\r\n\x1b[31mGateway</h1>"), words(model.Overloaded, `provider "demo": the endpoint failed (HTTP 502)`, 0, "<h1>Bad [31mGateway</h1>")},
+		"long text":            {"but not all of it", respond(500, strings.Repeat("ü", 5000)), words(model.Overloaded, `provider "demo": the endpoint failed (HTTP 500)`, 0, strings.Repeat("ü", 300), "...")},
+		"vLLM context": {"a server without a code for it", respond(400, `{"object":"error","message":"This model's maximum context length is 10 tokens.","code":400}`), words(
 			model.ContextLength,
-			`provider "demo": the prompt is longer than the model's context window: {"object":"error","message":"This model's maximum context length is 10 tokens.","code":400}`, 0,
-		}},
-		"time-out": {"408", respond(408, ""), said{model.Timeout, `provider "demo": the endpoint timed out (HTTP 408)`, 0}},
-		"error in the stream": {"after comments and named events", respond(200, ": thinking\n\nevent: error\n"+events(`{"error":{"message":"Overloaded.","type":"server_error"}}`), stream), said{
+			`provider "demo": the prompt is longer than the model's context window`, 0, `{"object":"error","message":"This model's maximum context length is 10 tokens.","code":400}`,
+		)},
+		"time-out": {"408", respond(408, ""), words(model.Timeout, `provider "demo": the endpoint timed out (HTTP 408)`, 0)},
+		"error in the stream": {"after comments and named events", respond(200, ": thinking\n\nevent: error\n"+events(`{"error":{"message":"Overloaded.","type":"server_error"}}`), stream), words(
 			model.Overloaded,
-			`provider "demo": the endpoint reported an error in the stream: Overloaded.`, 0,
-		}},
-		"limit in the stream": {"its code counts", respond(200, events(`{"error":{"message":"Slow.","code":"rate_limit_exceeded"}}`), stream), said{model.RateLimited, limited + `: Slow.`, 0}},
-		"unknown end": {"an end that nobody knows", respond(200, events(chunk(`"delta":{"content":"a"},"finish_reason":"gremlins"`), "[DONE]"), stream), said{
+			`provider "demo": the endpoint reported an error in the stream`, 0, "Overloaded.",
+		)},
+		"limit in the stream": {"its code counts", respond(200, events(`{"error":{"message":"Slow.","code":"rate_limit_exceeded"}}`), stream), words(model.RateLimited, limited, 0, "Slow.")},
+		"unknown end": {"an end that nobody knows", respond(200, events(chunk(`"delta":{"content":"a"},"finish_reason":"gremlins"`), "[DONE]"), stream), words(
 			model.Malformed,
-			`provider "demo": the answer ended for an unknown reason, "gremlins"`, 0,
-		}},
-		"wrong types": {"JSON of another form", respond(200, events(`{"choices":"none"}`), stream), said{model.Malformed, `provider "demo": the response is not of the chat-completions protocol`, 0}},
-		"one JSON": {"an answer that is no stream", respond(200, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`, "Content-Type: application/json"), said{
+			`provider "demo": the answer ended for an unknown reason`, 0, "gremlins",
+		)},
+		"wrong types": {"JSON of another form", respond(200, events(`{"choices":"none"}`), stream), words(model.Malformed, `provider "demo": the response is not of the chat-completions protocol`, 0)},
+		"one JSON": {"an answer that is no stream", respond(200, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`, "Content-Type: application/json"), words(
 			model.Malformed,
 			`provider "demo": the stream ended before the answer was finished (the endpoint sent application/json, not text/event-stream: check baseURL)`, 0,
-		}},
+		)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, saidOf(failure(t, provider(t, raw(t, tc.handle))))); diff != "" {

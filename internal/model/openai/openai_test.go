@@ -226,7 +226,7 @@ func TestProbe(t *testing.T) {
 		"a list":     {"the endpoint answers", respond(200, `{"object":"list","data":[]}`, "Content-Type: application/json"), said{}},
 		"no list":    {"many servers keep none", respond(404, ""), said{}},
 		"not so":     {"or not that way", respond(405, ""), said{}},
-		"refused":    {"the key is wrong", respond(401, `{"error":{"message":"No."}}`), said{Kind: model.Auth, Message: prefix + `the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo": No.`}},
+		"refused":    {"the key is wrong", respond(401, `{"error":{"message":"No."}}`), said{Kind: model.Auth, Message: prefix + `the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo"`, Said: "No."}},
 		"down":       {"the endpoint is down", respond(500, ""), said{Kind: model.Overloaded, Message: prefix + "the endpoint failed (HTTP 500)"}},
 		"page":       {"something else answers", respond(200, "<html>", "Content-Type: text/html"), said{Kind: model.Malformed, Message: prefix + "the response is not of the chat-completions protocol (the endpoint sent text/html, not application/json: check baseURL)"}},
 		"other JSON": {"JSON of another form", respond(200, `{"data":7}`, "Content-Type: application/json"), said{Kind: model.Malformed, Message: prefix + "the response is not of the chat-completions protocol"}},

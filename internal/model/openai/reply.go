@@ -93,7 +93,7 @@ func (p *Provider) finished(ctx context.Context, in *incoming, end error, note *
 			return in.reply(model.FinishLength), nil
 		}
 		if errors.Is(end, io.EOF) {
-			return spent, malformed("the stream ended before the answer was finished%s", p.unlikely(note))
+			return spent, malformed("the stream ended before the answer was finished%s", unlikely(note))
 		}
 		return spent, end
 	case api.FinishReasonLength:
@@ -120,7 +120,9 @@ func (p *Provider) finished(ctx context.Context, in *incoming, end error, note *
 		return in.called()
 	case api.FinishReasonNull:
 	}
-	return spent, malformed("the answer ended for an unknown reason, %q", p.clean(string(in.finish)))
+	unknown := malformed("the answer ended for an unknown reason")
+	unknown.Said = p.clean(string(in.finish))
+	return spent, unknown
 }
 
 // called returns a reply that waits for tools, also where none was offered: the same request would bring the same reply.

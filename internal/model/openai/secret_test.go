@@ -33,14 +33,19 @@ func TestSecretsStayOutOfErrors(t *testing.T) {
 		"header in JSON":   {"or escaped for JSON", body(`{"got":"Basic a+b/c==  \u003csecret\u003e \u0026 more"}`), message + `{"got":"[redacted]"}`},
 		"header in HTML":   {"or for HTML", body("<p>Basic a+b/c==  &lt;secret&gt; &amp; more</p>"), message + "<p>[redacted]</p>"},
 		"header in a URL":  {"or for a URL", body("?h=Basic+a%2Bb%2Fc%3D%3D++%3Csecret%3E+%26+more"), message + "?h=[redacted]"},
-		"as content type":  {"also where no message is expected", respond(200, "", "Content-Type: text/"+key), `provider "demo": the stream ended before the answer was finished (the endpoint sent text/[redacted], not text/event-stream: check baseURL)`},
-		"as finish reason": {"anywhere", respond(200, events(`{"choices":[{"index":0,"delta":{},"finish_reason":"`+key+`"}]}`), stream), `provider "demo": the answer ended for an unknown reason, "[redacted]"`},
+		"as content type":  {"also where no message is expected", respond(200, "", "Content-Type: text/"+key), `provider "demo": the stream ended before the answer was finished (the endpoint sent another type, not text/event-stream: check baseURL)`},
+		"as finish reason": {"anywhere", respond(200, events(`{"choices":[{"index":0,"delta":{},"finish_reason":"`+key+`"}]}`), stream), `provider "demo": the answer ended for an unknown reason: [redacted]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := provider(t, raw(t, tc.handle), func(c *openai.Config) {
 				c.Headers = []openai.Header{{Name: "X-Auth", Value: headerSecret, Secret: true}}
 			})
-			if diff := cmp.Diff(tc.want, failure(t, p).Message); diff != "" {
+			e := failure(t, p)
+			got := e.Message
+			if e.Said != "" {
+				got += ": " + e.Said
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})
@@ -50,8 +55,9 @@ func TestSecretsStayOutOfErrors(t *testing.T) {
 func TestEchoedAuthorizationIsRedacted(t *testing.T) {
 	_, url := fake(t, `rules: [{fault: {echoAuthorization: true}}]`)
 	e := failure(t, provider(t, url))
-	const want = `provider "demo": the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo": Incorrect API key provided. The request was sent with Authorization: Bearer [redacted]`
-	if diff := cmp.Diff(said{Kind: model.Auth, Message: want}, saidOf(e)); diff != "" {
+	const want = `provider "demo": the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo"`
+	const theirs = "Incorrect API key provided. The request was sent with Authorization: Bearer [redacted]"
+	if diff := cmp.Diff(said{Kind: model.Auth, Message: want, Said: theirs}, saidOf(e)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -44,11 +45,15 @@ const (
 )
 
 // unlikely says so if the response was not of the type that was asked for, which points to a wrong base URL.
-func (p *Provider) unlikely(r *response) string {
+func unlikely(r *response) string {
 	if r.contentType == "" || r.contentType == r.wanted {
 		return ""
 	}
-	return fmt.Sprintf(" (the endpoint sent %s, not %s: check baseURL)", p.clean(r.contentType), r.wanted)
+	sent := "another type"
+	if slices.Contains([]string{"text/html", "text/plain", jsonObject, eventStream}, r.contentType) {
+		sent = r.contentType // any other would be the endpoint's own words
+	}
+	return fmt.Sprintf(" (the endpoint sent %s, not %s: check baseURL)", sent, r.wanted)
 }
 
 // transport sends requests for the library, in place of an http.Client: it adds headers, puts in the body that is to be sent, ends

@@ -101,7 +101,7 @@ func (in *Input) failed(ctx context.Context, c *Candidate, r *Request, failure *
 	usage := usageOfFailure(r, failure)
 	// A request that was cut short was sent all the same: it counts, and so does what it used.
 	err := in.Record(journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
-		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Kind: failure.Kind, Message: failure.Message,
+		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Kind: failure.Kind, Message: failure.Message, Said: failure.Said,
 		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, Stack: stackOf(failure),
 	}})
 	if ctx.Err() != nil {

@@ -29,15 +29,17 @@ type Request struct {
 
 // Attempt is a failed request, as the journal keeps it.
 type Attempt struct {
-	Step       int             `json:"step"`
-	Purpose    Purpose         `json:"purpose,omitempty"`
-	Provider   string          `json:"provider"`
-	Model      string          `json:"model"`
-	Kind       model.ErrorKind `json:"kind"`
-	Message    string          `json:"message"`
-	Usage      model.Usage     `json:"usage"`
-	Cost       *model.Cost     `json:"cost,omitempty"`
-	DurationMS int64           `json:"durationMilliseconds"`
+	Step     int             `json:"step"`
+	Purpose  Purpose         `json:"purpose,omitempty"`
+	Provider string          `json:"provider"`
+	Model    string          `json:"model"`
+	Kind     model.ErrorKind `json:"kind"`
+	Message  string          `json:"message"`
+	// Said is what the endpoint has said, or the network. Journals of older versions have it at the end of Message.
+	Said       string      `json:"said,omitempty"`
+	Usage      model.Usage `json:"usage"`
+	Cost       *model.Cost `json:"cost,omitempty"`
+	DurationMS int64       `json:"durationMilliseconds"`
 	// Unsent is true if nothing reached the endpoint, as where a credential is missing.
 	Unsent bool `json:"unsent,omitempty"`
 	// Stack is where the adapter panicked, if it did.

@@ -53,8 +53,11 @@ func (k ErrorKind) FallsBack() bool {
 type Error struct {
 	// Kind of the failure.
 	Kind ErrorKind
-	// Message for people: what happened and what to do about it. It holds no secret.
+	// Message for people: what happened and what to do about it, in Capstan's own words. It holds no secret.
 	Message string
+	// Said is what the other side has said, or the network; may be empty. It holds no secret. It is for the journal alone: whoever may read
+	// a status must not read so what an endpoint answers that only this process can reach.
+	Said string
 	// RetryAfter is how long the endpoint asked to wait, 0 if it did not.
 	RetryAfter time.Duration
 	// Unsent is true if the request never left, as where a credential is missing. It does not count as a request.
