@@ -46,9 +46,6 @@ func (r *ModelProviderReconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var p v1alpha1.ModelProvider
 	if err := r.Client.Get(ctx, req.NamespacedName, &p); err != nil {
-		if apierrors.IsNotFound(err) {
-			r.Providers.Forget(req.NamespacedName)
-		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	found, err := r.probe(ctx, &p)

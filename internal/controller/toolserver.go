@@ -68,9 +68,6 @@ func (r *ToolServerReconciler) changed(key types.NamespacedName) {
 func (r *ToolServerReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var s v1alpha1.ToolServer
 	if err := r.Client.Get(ctx, req.NamespacedName, &s); err != nil {
-		if apierrors.IsNotFound(err) {
-			r.Servers.Forget(req.NamespacedName)
-		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if wait := r.settling(&s); wait > 0 {

@@ -208,9 +208,11 @@ func (p *parts) add(ctx context.Context) (err error) {
 		}
 	}
 	if p.options.has(RoleExecutor) {
-		return p.addExecutor(ctx)
+		if err := p.addExecutor(ctx); err != nil {
+			return err
+		}
 	}
-	return nil
+	return p.addForgetting(ctx)
 }
 
 // checkNamespace fails if the namespace of the Leases does not exist: without a Lease no Turn would ever be bound. It asks

@@ -21,6 +21,9 @@ import (
 // secretTTL is how long a credential is used before its Secret is read again.
 const secretTTL = 10 * time.Second
 
+// keep is how long a provider is kept without use.
+const keep = 10 * time.Minute
+
 // secretTimeout bounds the reading of one provider's Secrets.
 const secretTimeout = 10 * time.Second
 
@@ -50,6 +53,8 @@ type entry struct {
 	uid      types.UID
 	version  int64
 	read     time.Time
+	// used is when the entry was last asked for. The cache's lock guards it.
+	used time.Time
 }
 
 // NewCache returns an empty cache of providers that connect to what a policy allows; a nil policy is the built-in table.
@@ -76,6 +81,7 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 		e = &entry{lock: make(chan struct{}, 1)}
 		c.entries[key] = e
 	}
+	e.used = c.now()
 	c.mu.Unlock()
 
 	if err := e.acquire(ctx); err != nil {
@@ -129,6 +135,21 @@ func (c *Cache) Forget(key types.NamespacedName) {
 	e.close()
 }
 
+// Sweep forgets the providers that no one has used for ten minutes. A Turn that outlives its object may use it once more after Forget.
+func (c *Cache) Sweep() {
+	c.mu.Lock()
+	var idle []types.NamespacedName
+	for key, e := range c.entries {
+		if c.now().Sub(e.used) >= keep {
+			idle = append(idle, key)
+		}
+	}
+	c.mu.Unlock()
+	for _, key := range idle {
+		c.Forget(key)
+	}
+}
+
 // acquire takes the lock. Only waiting for it ends with ctx.
 func (e *entry) acquire(ctx context.Context) error {
 	select {
@@ -146,13 +167,14 @@ func (e *entry) acquire(ctx context.Context) error {
 
 func (e *entry) unlock() { <-e.lock }
 
-// close drops the idle connections of the provider.
+// close drops the provider with its idle connections and its credentials. Requests under way go on.
 func (e *entry) close() {
 	e.lock <- struct{}{}
 	defer e.unlock()
 	if e.provider != nil {
 		e.provider.Close()
 	}
+	e.provider, e.config, e.earlier = nil, openai.Config{}, nil
 }
 
 // Close drops all idle connections.

@@ -31,6 +31,8 @@ const (
 	// listTTL is how long a list of tools is used without asking for it again: a server may forget to say that it has changed,
 	// and what says so may get lost.
 	listTTL = time.Minute
+	// keep is how long what is known of a server is kept without use.
+	keep = time.Hour
 	// defaultConnect is the time to connect where an object says nothing, as of one that no API server has filled in.
 	defaultConnect = 5 * time.Second
 )
@@ -62,6 +64,8 @@ type entry struct {
 	uid      types.UID
 	version  int64
 	read     time.Time
+	// used is when the entry was last asked for. The cache's lock guards it.
+	used time.Time
 
 	mu sync.Mutex
 	// known is what the object of a UID was last known to offer, and offered the same as tools for a generation of it.
@@ -115,19 +119,30 @@ func (c *Cache) Forget(key types.NamespacedName) {
 	defer e.unlock()
 	if e.client != nil {
 		c.retire(e.client)
-		e.client = nil
+	}
+	e.client, e.settings, e.earlier = nil, settings{}, nil
+}
+
+// Sweep forgets what no one has used for an hour, and connections that have ended. A Turn that outlives the object of its server may use
+// it once more after Forget.
+func (c *Cache) Sweep() {
+	c.mu.Lock()
+	c.retired = slices.DeleteFunc(c.retired, (*mcp.Client).Ended)
+	var idle []types.NamespacedName
+	for key, e := range c.entries {
+		if c.now().Sub(e.used) >= keep {
+			idle = append(idle, key)
+		}
+	}
+	c.mu.Unlock()
+	for _, key := range idle {
+		c.Forget(key)
 	}
 }
 
-// cool gives a connection up that nobody has used for a while, with its credentials: its object may be gone, and not every
-// process is told. What is known of the tools stays.
-func (c *Cache) cool(key types.NamespacedName, client *mcp.Client) {
-	c.mu.Lock()
-	e := c.entries[key]
-	c.mu.Unlock()
-	if e == nil {
-		return
-	}
+// cool gives a connection up that has not been used for a while, with its credentials: an entry that was forgotten may have been in use just
+// then. What is known of the tools stays.
+func (c *Cache) cool(e *entry, client *mcp.Client) {
 	select {
 	case e.lock <- struct{}{}:
 	default:
@@ -189,6 +204,7 @@ func (c *Cache) entry(s *v1alpha1.ToolServer) (*entry, error) {
 		e = &entry{key: key, lock: make(chan struct{}, 1)}
 		c.entries[key] = e
 	}
+	e.used = c.now()
 	return e, nil
 }
 
@@ -218,7 +234,7 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 		if e.uid != s.UID {
 			earlier = nil
 		}
-		client, err := c.newClient(s.Name, e.key, settings, earlier)
+		client, err := c.newClient(s.Name, e, settings, earlier)
 		if err != nil {
 			return nil, err
 		}
@@ -231,7 +247,7 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 	return e.client, nil
 }
 
-func (c *Cache) newClient(name string, key types.NamespacedName, s settings, earlier []string) (*mcp.Client, error) {
+func (c *Cache) newClient(name string, e *entry, s settings, earlier []string) (*mcp.Client, error) {
 	var roots *x509.CertPool
 	if s.bundle != "" {
 		var err error
@@ -247,9 +263,9 @@ func (c *Cache) newClient(name string, key types.NamespacedName, s settings, ear
 	var client *mcp.Client
 	client = mcp.New(mcp.Config{
 		Name: name, URL: s.url, Token: s.token, CredentialsFrom: s.from, Headers: s.headers, Earlier: earlier, ConnectTimeout: s.connect,
-		Policy: c.policy.In(key.Namespace), Roots: roots, Now: c.now, OnChange: func() { c.changed(key) },
-		Idle: c.idle, OnIdle: func() { c.cool(key, client) },
-		Log: c.log.WithValues("toolServer", key.String()),
+		Policy: c.policy.In(e.key.Namespace), Roots: roots, Now: c.now, OnChange: func() { c.changed(e.key) },
+		Idle: c.idle, OnIdle: func() { c.cool(e, client) },
+		Log: c.log.WithValues("toolServer", e.key.String()),
 	})
 	return client, nil
 }

@@ -1,0 +1,87 @@
+package providers_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+	"weak"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/providers"
+)
+
+// TestNothingIsLeftOfDeletedProviders creates and deletes many, each with a connection, and with one more use by a Turn that outlives its
+// object.
+func TestNothingIsLeftOfDeletedProviders(t *testing.T) {
+	w, c := newWorld(t, secretValue)
+	var mu sync.Mutex
+	open := map[net.Conn]bool{}
+	closed := make(chan struct{}, 1)
+	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"data":[]}`)) }))
+	web.Config.ConnState = func(conn net.Conn, state http.ConnState) {
+		mu.Lock()
+		defer mu.Unlock()
+		if state != http.StateClosed {
+			open[conn] = true
+			return
+		}
+		delete(open, conn)
+		select {
+		case closed <- struct{}{}:
+		default:
+		}
+	}
+	web.Start()
+	t.Cleanup(web.Close)
+	left := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(open)
+	}
+	use := func(i int) weak.Pointer[openai.Provider] {
+		p := object(web.URL + "/v1")
+		p.Name, p.UID = fmt.Sprintf("p%d", i), types.UID(fmt.Sprint(i))
+		provider := mustGet(t, c, p)
+		if _, err := provider.Probe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return weak.Make(provider)
+	}
+	var all []weak.Pointer[openai.Provider]
+	for i := range 50 {
+		all = append(all, use(i))
+		c.Forget(types.NamespacedName{Namespace: "demo", Name: fmt.Sprintf("p%d", i)})
+		all = append(all, use(i)) // by a Turn that still runs
+	}
+	w.set(func(w *world) { w.now = w.now.Add(providers.Keep) })
+	use(1000) // in use
+	c.Sweep()
+	for left() > 1 {
+		select {
+		case <-closed:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%d connections are open, want that of the provider in use alone", left())
+		}
+	}
+	runtime.GC()
+	runtime.GC() // the first may find what closes a connection at work
+	kept := 0
+	for _, p := range all {
+		if p.Value() != nil {
+			kept++
+		}
+	}
+	if kept > 1 {
+		t.Errorf("%d of %d providers are in memory with their keys, want none", kept, len(all))
+	}
+	if n := c.Len(); n != 1 {
+		t.Errorf("the cache has %d entries, want that of the provider in use", n)
+	}
+}

@@ -1,0 +1,93 @@
+package toolservers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+)
+
+// TestNothingIsLeftOfDeletedServers creates and deletes many, each with a connection, and with one more use by a Turn that outlives its
+// object, and one that was about to connect when the object was deleted.
+func TestNothingIsLeftOfDeletedServers(t *testing.T) {
+	server := sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1"}, nil)
+	server.AddTool(&sdk.Tool{Name: "a", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return &sdk.CallToolResult{}, nil
+	})
+	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
+	defer web.Close()
+	var mu sync.Mutex
+	now := time.Now()
+	c := NewCache(func(context.Context, types.NamespacedName) (*corev1.Secret, error) {
+		return &corev1.Secret{Data: map[string][]byte{"token": []byte("token-0")}}, nil
+	}, netpolicy.Permissive(), func() time.Time { mu.Lock(); defer mu.Unlock(); return now }, logr.Discard())
+	c.idle = 50 * time.Millisecond
+	defer c.Close()
+	object := func(i int) *v1alpha1.ToolServer {
+		return &v1alpha1.ToolServer{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i)), Generation: 1},
+			Spec: v1alpha1.ToolServerSpec{
+				MCP: &v1alpha1.MCPEndpoint{URL: web.URL}, CredentialsRef: &v1alpha1.SecretKeyReference{Name: "tickets", Key: "token"},
+			},
+		}
+	}
+	for i := range 20 {
+		s := object(i)
+		if _, err := c.Tools(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		e, err := c.entry(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Forget(types.NamespacedName{Namespace: "demo", Name: s.Name})
+		if e.client != nil || e.settings.token != "" {
+			t.Fatal("the token is kept, want it gone with the object")
+		}
+		late, err := c.connection(t.Context(), e, s, secretTTL) // was about to connect
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := late.Discover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Tools(t.Context(), s); err != nil { // a Turn that still runs
+			t.Fatal(err)
+		}
+	}
+	mu.Lock()
+	now = now.Add(keep)
+	mu.Unlock()
+	deadline := time.After(20 * time.Second)
+	for {
+		c.Sweep()
+		sessions := 0
+		for range server.Sessions() {
+			sessions++
+		}
+		c.mu.Lock()
+		entries, retired := len(c.entries), len(c.retired)
+		c.mu.Unlock()
+		if sessions == 0 && entries == 0 && retired == 0 {
+			return
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("%d sessions, %d entries and %d ended connections are left, want none", sessions, entries, retired)
+		}
+	}
+}
