@@ -282,6 +282,10 @@ func TestAServerThatCannotBeUsed(t *testing.T) {
 			"it may be well again", netpolicy.Permissive(), func(d *desk) { d.answers(http.StatusBadGateway, "") }, nil,
 			[]string{"False EndpointUnreachable: ", "HTTP 502"},
 		},
+		"a server that is not the author's": {
+			"its page is not for the author to read", netpolicy.Permissive(), func(d *desk) { d.answers(http.StatusInternalServerError, "database password is hunter2") }, nil,
+			[]string{"False EndpointUnreachable: the server failed (HTTP 500)"},
+		},
 		"nobody listens": {
 			"it may come up", netpolicy.Permissive(), func(*desk) {}, func(s *v1alpha1.ToolServer) { s.Spec.MCP.URL = "http://127.0.0.1:1/mcp" },
 			[]string{"False EndpointUnreachable: ", "refused"},
