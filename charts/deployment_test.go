@@ -140,8 +140,8 @@ func TestArguments(t *testing.T) {
 		"Trusting":   {values: []string{"extraArgs={--trust-decided-by}"}, want: []string{"--trust-decided-by"}},
 		"Skills":     {values: []string{"skillsConfigMap=house-skills"}, want: []string{"--skills-file=/etc/capstan/skills/skills.yaml"}},
 		"Addresses": {
-			values: []string{"connections.allowCIDRs={127.0.0.0/8,::1/128}", "connections.denyCIDRs={10.0.0.0/8}"},
-			want:   []string{"--tool-allow-cidrs=127.0.0.0/8,::1/128", "--tool-deny-cidrs=10.0.0.0/8"},
+			values: []string{"connections.allowCIDRs={127.0.0.0/8,::1/128}", "connections.denyCIDRs={10.0.0.0/8}", "connections.clusterCIDRs={10.96.0.0/16}"},
+			want:   []string{"--tool-allow-cidrs=127.0.0.0/8,::1/128", "--cluster-cidrs=10.96.0.0/16", "--tool-deny-cidrs=10.0.0.0/8"},
 		},
 		"Large": {values: []string{"maxConcurrentTurns=100000", "probeIntervalSeconds=86400"}, want: []string{"--max-concurrent-turns=100000", "--probe-interval-seconds=86400"}},
 	}

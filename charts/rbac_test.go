@@ -79,20 +79,36 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("Roles by namespace (-want +got):\n%s", diff)
 		}
-		const ofPolicy = "capstan-system-capstan-approval-policy"
-		roles := []string{ofPolicy, "capstan-system-capstan-turn-reader", "capstan-system-capstan-approver"}
+		const ofPolicy, ofNetwork = "capstan-system-capstan-approval-policy", "capstan-system-capstan-network"
+		roles := []string{ofPolicy, ofNetwork, "capstan-system-capstan-turn-reader", "capstan-system-capstan-approver"}
 		if diff := cmp.Diff(roles, clusterRoles(objects)); diff != "" {
-			t.Errorf("cluster-wide roles, of which the manager has that of the policy, since every other kind it reads is namespaced (-want +got):\n%s", diff)
+			t.Errorf("cluster-wide roles, of which the manager has those of the policy and of the network, since every other kind it reads is namespaced (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(policyRules, managerRole(t, objects).Rules); diff != "" {
-			t.Errorf("the ClusterRole of the policy (-want +got):\n%s", diff)
+		own := map[string][]rbacv1.PolicyRule{}
+		for _, role := range every[*rbacv1.ClusterRole](objects) {
+			if !forPeople(role.Name) {
+				own[role.Name] = role.Rules
+			}
+		}
+		network := slices.DeleteFunc(slices.Clone(clusterRules), func(r rbacv1.PolicyRule) bool {
+			return !slices.Contains(r.Resources, "nodes") && !slices.Contains(r.Resources, "servicecidrs")
+		})
+		if diff := cmp.Diff(map[string][]rbacv1.PolicyRule{ofPolicy: policyRules, ofNetwork: network}, own); diff != "" {
+			t.Errorf("the ClusterRoles of the policy and of the network (-want +got):\n%s", diff)
 		}
 		var bound []string
 		for _, binding := range every[*rbacv1.ClusterRoleBinding](objects) {
 			bound = append(bound, binding.RoleRef.Name)
 		}
-		if diff := cmp.Diff([]string{"system:auth-delegator", ofPolicy}, bound); diff != "" {
-			t.Errorf("the manager's ClusterRoles, want no more than to ask who reads a journal and whether they may, and to get the policy (-want +got):\n%s", diff)
+		if diff := cmp.Diff([]string{"system:auth-delegator", ofPolicy, ofNetwork}, bound); diff != "" {
+			t.Errorf("the manager's ClusterRoles, want no more than to ask who reads a journal and whether they may, to get the policy, and to see which addresses are the cluster's (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("NamespacedWithRanges", func(t *testing.T) {
+		objects := renderChart(t, "watchNamespaces={helpdesk}", "connections.clusterCIDRs={10.96.0.0/16}")
+		if diff := cmp.Diff(policyRules, managerRole(t, objects).Rules); diff != "" {
+			t.Errorf("the ClusterRoles of a manager that is told the ranges of the cluster, want that of the policy alone (-want +got):\n%s", diff)
 		}
 	})
 

@@ -135,8 +135,10 @@ func (t *test) install(ctx context.Context, values ...string) error {
 
 // upgrade changes the release and does not wait.
 func (t *test) upgrade(ctx context.Context, values ...string) error {
-	args := []string{"upgrade", "--install", "capstan", filepath.Join(t.options.root, "charts/capstan"), "--namespace", system, "--create-namespace",
-		"--set", "connections.allowCIDRs={" + node.ServiceNet + "}"} // the models and tools of the test have a namespace of their own
+	args := []string{
+		"upgrade", "--install", "capstan", filepath.Join(t.options.root, "charts/capstan"), "--namespace", system, "--create-namespace",
+		"--set", "connections.allowCIDRs={" + node.ServiceNet + "}",
+	} // the models and tools of the test have a namespace of their own
 	for _, value := range values {
 		args = append(args, "--set", value)
 	}

@@ -17,7 +17,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -84,22 +83,27 @@ func (n *Network) Start(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+	nodes, services := n.clientset.CoreV1().Nodes(), n.clientset.NetworkingV1().ServiceCIDRs()
 	var all sync.WaitGroup
 	all.Go(func() {
-		n.follow(ctx, "Nodes", &n.nodes, &corev1.Node{},
-			cache.NewListWatchFromClient(n.clientset.CoreV1().RESTClient(), "nodes", "", fields.Everything()), ofNode)
+		n.follow(ctx, "Nodes", &n.nodes, &corev1.Node{}, &cache.ListWatch{
+			ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) },
+			WatchFuncWithContext: nodes.Watch,
+		}, ofNode)
 	})
 	all.Go(func() {
-		n.follow(ctx, "ServiceCIDRs", &n.services, &networkingv1.ServiceCIDR{},
-			cache.NewListWatchFromClient(n.clientset.NetworkingV1().RESTClient(), "servicecidrs", "", fields.Everything()), ofServiceCIDR)
+		n.follow(ctx, "ServiceCIDRs", &n.services, &networkingv1.ServiceCIDR{}, &cache.ListWatch{
+			ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return services.List(ctx, o) },
+			WatchFuncWithContext: services.Watch,
+		}, ofServiceCIDR)
 	})
 	all.Wait()
 	return nil
 }
 
 // follow keeps what is known of one kind up to date.
-func (n *Network) follow(ctx context.Context, kind string, about *knowledge, object runtime.Object, source cache.ListerWatcher, of func(any) []netpolicy.Range) {
-	informer := cache.NewSharedInformer(source, object, 0)
+func (n *Network) follow(ctx context.Context, kind string, about *knowledge, object runtime.Object, source *cache.ListWatch, of func(any) []netpolicy.Range) {
+	informer := cache.NewSharedInformer(cache.ToListWatcherWithWatchListSemantics(source, n.clientset), object, 0)
 	put := func(o any) {
 		if m, ok := o.(metav1.Object); ok {
 			n.put(about, m.GetName(), of(o))
