@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// sweepInterval is the time between two looks for connections that are not used.
+// sweepInterval is the time between two sweeps: ModelProviders are kept for ten of them without use, what is known of ToolServers for sixty.
 const sweepInterval = time.Minute
 
 // connections are what a process keeps for the objects of a kind: with each, its credentials.

@@ -1,6 +1,6 @@
 package providers
 
-// Keep is how long a provider is kept without use.
+// Keep is for how many sweeps a provider is kept without use.
 const Keep = keep
 
 // Len returns the number of entries.

@@ -21,8 +21,8 @@ import (
 // secretTTL is how long a credential is used before its Secret is read again.
 const secretTTL = 10 * time.Second
 
-// keep is how long a provider is kept without use.
-const keep = 10 * time.Minute
+// keep is for how many sweeps a provider is kept without use.
+const keep = 10
 
 // secretTimeout bounds the reading of one provider's Secrets.
 const secretTimeout = 10 * time.Second
@@ -53,8 +53,8 @@ type entry struct {
 	uid      types.UID
 	version  int64
 	read     time.Time
-	// used is when the entry was last asked for. The cache's lock guards it.
-	used time.Time
+	// idle is how many sweeps have been since the entry was last asked for. The cache's lock guards it.
+	idle int
 }
 
 // NewCache returns an empty cache of providers that connect to what a policy allows; a nil policy is the built-in table.
@@ -81,7 +81,7 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 		e = &entry{lock: make(chan struct{}, 1)}
 		c.entries[key] = e
 	}
-	e.used = c.now()
+	e.idle = 0
 	c.mu.Unlock()
 
 	if err := e.acquire(ctx); err != nil {
@@ -135,12 +135,12 @@ func (c *Cache) Forget(key types.NamespacedName) {
 	e.close()
 }
 
-// Sweep forgets the providers that no one has used for ten minutes. A Turn that outlives its object may use it once more after Forget.
+// Sweep forgets the providers that were not used since the tenth sweep before. A Turn that outlives its object may use it once more after Forget.
 func (c *Cache) Sweep() {
 	c.mu.Lock()
 	var idle []types.NamespacedName
 	for key, e := range c.entries {
-		if c.now().Sub(e.used) >= keep {
+		if e.idle++; e.idle > keep {
 			idle = append(idle, key)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"testing"
 	"time"
 
@@ -29,11 +28,9 @@ func TestNothingIsLeftOfDeletedServers(t *testing.T) {
 	})
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	defer web.Close()
-	var mu sync.Mutex
-	now := time.Now()
 	c := NewCache(func(context.Context, types.NamespacedName) (*corev1.Secret, error) {
 		return &corev1.Secret{Data: map[string][]byte{"token": []byte("token-0")}}, nil
-	}, netpolicy.Permissive(), func() time.Time { mu.Lock(); defer mu.Unlock(); return now }, logr.Discard())
+	}, netpolicy.Permissive(), time.Now, logr.Discard())
 	c.idle = 50 * time.Millisecond
 	defer c.Close()
 	object := func(i int) *v1alpha1.ToolServer {
@@ -68,9 +65,9 @@ func TestNothingIsLeftOfDeletedServers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	mu.Lock()
-	now = now.Add(keep)
-	mu.Unlock()
+	for range keep {
+		c.Sweep()
+	}
 	deadline := time.After(20 * time.Second)
 	for {
 		c.Sweep()

@@ -31,8 +31,8 @@ const (
 	// listTTL is how long a list of tools is used without asking for it again: a server may forget to say that it has changed,
 	// and what says so may get lost.
 	listTTL = time.Minute
-	// keep is how long what is known of a server is kept without use.
-	keep = time.Hour
+	// keep is for how many sweeps what is known of a server is kept without use.
+	keep = 60
 	// defaultConnect is the time to connect where an object says nothing, as of one that no API server has filled in.
 	defaultConnect = 5 * time.Second
 )
@@ -64,8 +64,8 @@ type entry struct {
 	uid      types.UID
 	version  int64
 	read     time.Time
-	// used is when the entry was last asked for. The cache's lock guards it.
-	used time.Time
+	// idle is how many sweeps have been since the entry was last asked for. The cache's lock guards it.
+	idle int
 
 	mu sync.Mutex
 	// known is what the object of a UID was last known to offer, and offered the same as tools for a generation of it.
@@ -123,14 +123,14 @@ func (c *Cache) Forget(key types.NamespacedName) {
 	e.client, e.settings, e.earlier = nil, settings{}, nil
 }
 
-// Sweep forgets what no one has used for an hour, and connections that have ended. A Turn that outlives the object of its server may use
+// Sweep forgets what was not used since the sixtieth sweep before, and connections that have ended. A Turn that outlives the object of its server may use
 // it once more after Forget.
 func (c *Cache) Sweep() {
 	c.mu.Lock()
 	c.retired = slices.DeleteFunc(c.retired, (*mcp.Client).Ended)
 	var idle []types.NamespacedName
 	for key, e := range c.entries {
-		if c.now().Sub(e.used) >= keep {
+		if e.idle++; e.idle > keep {
 			idle = append(idle, key)
 		}
 	}
@@ -204,7 +204,7 @@ func (c *Cache) entry(s *v1alpha1.ToolServer) (*entry, error) {
 		e = &entry{key: key, lock: make(chan struct{}, 1)}
 		c.entries[key] = e
 	}
-	e.used = c.now()
+	e.idle = 0
 	return e, nil
 }
 
