@@ -360,6 +360,7 @@ func TestConnecting(t *testing.T) {
 		"401":         {"without a token that fits", with(answer(401, "", token)), netpolicy.Permissive(), mcp.Refused, `the server refused the credentials (HTTP 401): check key "token" of Secret "demo": [redacted]`},
 		"404":         {"another path", with(answer(404, "text/plain", "no such page")), netpolicy.Permissive(), mcp.Protocol, "the server refused the request (HTTP 404): check the path of mcp.url: no such page"},
 		"502":         {"behind a gateway", with(answer(502, "text/plain", "")), netpolicy.Permissive(), mcp.Unreachable, "the server failed (HTTP 502)"},
+		"banner":      {"a server of another kind", banner(t), netpolicy.Permissive(), mcp.Unreachable, "the connection to the server failed: "},
 		"a website":   {"another kind of server", with(answer(200, "text/html", "<html>")), netpolicy.Permissive(), mcp.Protocol, "what answers at mcp.url is not an MCP server over streamable HTTP"},
 		"no MCP":      {"another protocol", with(answer(200, jsonType, "{}")), netpolicy.Permissive(), mcp.Protocol, "what answers at mcp.url is not an MCP server over streamable HTTP"},
 		"certificate": {"somebody else", tlsSite(t).URL, netpolicy.Permissive(), mcp.Unreachable, "the server's certificate is not trusted: x509: certificate signed by unknown authority"},
@@ -373,6 +374,9 @@ func TestConnecting(t *testing.T) {
 			}
 			if e.Kind != tc.kind || !strings.HasPrefix(e.Error(), tc.want) || strings.Contains(e.Error(), token) {
 				t.Errorf("Discover = %s %q; want %s %q: %s", e.Kind, e.Error(), tc.kind, tc.want, tc.reason)
+			}
+			if strings.Contains(e.Message, "no such page") || strings.Contains(e.Message, "SSH-2.0") {
+				t.Errorf("the message is %q, want Capstan's words alone: it goes to a status", e.Message)
 			}
 			class := tool.Unavailable
 			if tc.kind == mcp.Refused {
@@ -388,6 +392,22 @@ func TestConnecting(t *testing.T) {
 		t.Error("the other host was reached, and so were the credentials")
 	default:
 	}
+}
+
+// banner is a server that does not speak HTTP.
+func banner(t *testing.T) string {
+	t.Helper()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = conn.Write([]byte("SSH-2.0-OpenSSH\r\n")) // the client shows whether it came
+		_ = conn.Close()
+	}))
+	t.Cleanup(web.Close)
+	return web.URL
 }
 
 // tlsSite is a server with a certificate that no system trusts.

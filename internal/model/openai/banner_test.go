@@ -1,0 +1,46 @@
+package openai_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/model/openai"
+)
+
+// TestWhatAServerSaysStaysOutOfMessages asks servers that are none of the author's: a message goes to a status, which the author may read.
+func TestWhatAServerSaysStaysOutOfMessages(t *testing.T) {
+	const secret = "hunter2"
+	banner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = conn.Write([]byte("SSH-2.0-" + secret + "\r\n")) // the client shows whether it came
+		_ = conn.Close()
+	}))
+	t.Cleanup(banner.Close)
+	other := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(other.Close)
+	for name, tc := range map[string]struct{ url, want, said string }{
+		"a banner":            {banner.URL, `provider "demo": the connection to the endpoint failed`, secret},
+		"a page":              {raw(t, respond(500, secret)), `provider "demo": the endpoint failed (HTTP 500)`, secret},
+		"a type":              {raw(t, respond(200, "", "Content-Type: text/"+secret)), `provider "demo": the stream ended before the answer was finished (the endpoint sent another type, not text/event-stream: check baseURL)`, ""},
+		"a reason":            {raw(t, respond(200, events(`{"choices":[{"index":0,"delta":{},"finish_reason":"`+secret+`"}]}`), stream)), `provider "demo": the answer ended for an unknown reason`, secret},
+		"a certificate":       {other.URL, `provider "demo": the connection to the endpoint failed: x509: certificate signed by unknown authority`, ""},
+		"another host's cert": {strings.Replace(other.URL, "127.0.0.1", "localhost", 1), `provider "demo": the connection to the endpoint failed: x509: certificate is for another host`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := failure(t, provider(t, tc.url, func(c *openai.Config) {
+				if name == "another host's cert" {
+					c.Roots = other.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs //nolint:forcetypeassert // because it is one
+				}
+			}))
+			if e.Message != tc.want || !strings.Contains(e.Said, tc.said) {
+				t.Errorf("the message is %q, and %q was said; want %q, and %q", e.Message, e.Said, tc.want, tc.said)
+			}
+		})
+	}
+}
