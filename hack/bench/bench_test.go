@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -33,7 +35,30 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	ctrllog.SetLogger(logr.Discard()) // as the benchmark does
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := os.RemoveAll(programs); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}
+
+// programs is the folder of what the tests build; empty before.
+var programs string
+
+var buildManager = sync.OnceValues(func() (said []byte, err error) {
+	if programs, err = os.MkdirTemp("", "capstan-bench-test-"); err != nil {
+		return nil, err
+	}
+	return exec.Command("go", "build", "-o", filepath.Join(programs, "manager"), "../../cmd/manager").CombinedOutput()
+})
+
+// builtManager returns the path of the manager, which is built for the first test that asks.
+func builtManager(t *testing.T) string {
+	t.Helper()
+	if said, err := buildManager(); err != nil {
+		t.Fatalf("the manager does not build: %v\n%s", err, said)
+	}
+	return filepath.Join(programs, "manager")
 }
 
 // The floor stands in for the manager too: what is tried here is the measuring, all of it, on a few Turns.
@@ -105,10 +130,15 @@ func TestFlagsAreChecked(t *testing.T) {
 		"no reply":         {[]string{"--reply-chars", "0"}, "--reply-chars must be from 1"},
 		"a huge payload":   {[]string{"--payload", "262145"}, "--payload must be from 0 to 262144"},
 		"unknown output":   {[]string{"-o", "xml"}, "-o must be table or json"},
-		"unknown phase":    {[]string{"--only", "floor,chaos"}, `--only: "chaos" must be one of floor, executors, tools, finished`},
+		"unknown phase":    {[]string{"--only", "floor,chaos"}, `--only: "chaos" must be one of floor, executors, tools, finished, neighbours`},
 		"an odd capacity":  {[]string{"--capacity", "51"}, "--capacity must be an even number"},
 		"few finished":     {[]string{"--finished", "100"}, "--finished must be above 100"},
 		"no bursts":        {[]string{"--bursts", "0"}, "--bursts at least 1"},
+		"unknown attack":   {[]string{"--attacks", "burst,peace"}, `--attacks: "peace" must be one of listings, `},
+		"a strange size":   {[]string{"--attack-sizes", "burst"}, `"burst" must be NAME=NUMBER`},
+		"a short window":   {[]string{"--window", "10ms"}, "--window must be from 1s"},
+		"a busy victim":    {[]string{"--victim-interval", "1ms"}, "--victim-interval must be from 10ms"},
+		"little memory":    {[]string{"--memory-mib", "1"}, "--memory-mib must be from 64"},
 		"unknown argument": {[]string{"now"}, `unknown argument "now"`},
 	} {
 		t.Run(name, func(t *testing.T) {

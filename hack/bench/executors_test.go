@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"math"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,12 +16,8 @@ import (
 
 // What is tried here is the measuring, all of it, on a few Turns: the ratios of so few say nothing.
 func TestRealManagersAreMeasuredInAllRoles(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "manager")
-	if said, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../cmd/manager").CombinedOutput(); err != nil {
-		t.Fatalf("the manager does not build: %v\n%s", err, said)
-	}
 	o, err := parse([]string{
-		"--only", "executors,finished", "--manager", program, "--turns", "8", "--warmup", "1", "--latency", "20ms", "--reply-chars", "40",
+		"--only", "executors,finished", "--manager", builtManager(t), "--turns", "8", "--warmup", "1", "--latency", "20ms", "--reply-chars", "40",
 		"--capacity", "4", "--finished", "130", "--bursts", "1", "--quiet", "50ms", "--crds", filepath.Join("..", "..", "config", "crd", "bases"),
 	}, t.Output())
 	if err != nil {

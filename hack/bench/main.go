@@ -1,11 +1,13 @@
-// Command bench measures what Capstan costs, on a real control plane and against a fake model of a fixed latency, in four
+// Command bench measures what Capstan costs, on a real control plane and against a fake model of a fixed latency, in five
 // phases:
 //
 //   - floor: many Turns at once, beside a bare client-go program that does for each Turn only what nobody can do without;
 //   - executors: many Turns at once in one process, beside a controller and two executors, on one PostgreSQL;
 //   - tools: many Turns in flight that have called a tool each, and Turns of one step beside Turns of many. Memory and API writes have
 //     bounds;
-//   - finished: a manager with few finished Turns in the API server, beside the same with thousands. Here there are bounds, too.
+//   - finished: a manager with few finished Turns in the API server, beside the same with thousands. Here there are bounds, too;
+//   - neighbours: a tenant with a steady load, beside tenants that attack the manager in one way each. It runs only where it is
+//     asked for. The load and the manager have bounds.
 package main
 
 import (
@@ -17,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -47,6 +50,7 @@ type options struct {
 	settle     time.Duration // settleInterval but in tests
 	timeout    time.Duration
 	output     string
+	neighbours neighbourOptions
 }
 
 // The phases, in their order.
@@ -55,12 +59,16 @@ const (
 	phaseExecutors = "executors"
 	phaseTools     = "tools"
 	phaseFinished  = "finished"
+	// phaseNeighbours takes root and more than 10 minutes, so that it must be asked for.
+	phaseNeighbours = "neighbours"
 )
 
-var phases = []string{phaseFloor, phaseExecutors, phaseTools, phaseFinished}
+var phases = []string{phaseFloor, phaseExecutors, phaseTools, phaseFinished, phaseNeighbours}
 
-// runs reports whether a phase was asked for; all are unless some are named.
-func (o *options) runs(phase string) bool { return len(o.only) == 0 || slices.Contains(o.only, phase) }
+// runs reports whether a phase was asked for; all but phaseNeighbours are unless some are named.
+func (o *options) runs(phase string) bool {
+	return len(o.only) == 0 && phase != phaseNeighbours || slices.Contains(o.only, phase)
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -110,7 +118,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.DurationVar(&o.latency, "latency", 2*time.Second, "time the model takes until its answer begins")
 	f.IntVar(&o.replyChars, "reply-chars", 400, "length of the model's answer, in characters, at least 1")
 	f.IntVar(&o.payload, "payload", 0, "length of the facts in each Turn, in characters, at most 262144")
-	f.Func("only", "phases to run, separated by commas: "+strings.Join(phases, ", ")+"; default: all", func(list string) error {
+	f.Func("only", "phases to run, separated by commas: "+strings.Join(phases, ", ")+"; default: all but "+phaseNeighbours, func(list string) error {
 		o.only = strings.Split(list, ",")
 		return nil
 	})
@@ -119,6 +127,26 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.IntVar(&o.finished, "finished", 20_000, fmt.Sprintf("finished Turns to make, more than %d", fewFinished))
 	f.IntVar(&o.bursts, "bursts", 5, "bursts of Turns beside few and beside many finished ones, of which the medians count; three times as many if a ratio is above its bound")
 	f.DurationVar(&o.quiet, "quiet", 10*time.Second, "time for which the memory of an idle process must stay as it is to count")
+	var attackNames []string
+	f.Func("attacks", "attacks of the phase neighbours, separated by commas: "+namesOf(attacks())+"; default: all", func(list string) error {
+		attackNames = strings.Split(list, ",")
+		return nil
+	})
+	sizes := map[string]int{}
+	f.Func("attack-sizes", "other sizes of attacks, such as names=100000,burst=10000", func(list string) error {
+		for one := range strings.SplitSeq(list, ",") {
+			name, size, ok := strings.Cut(one, "=")
+			n, err := strconv.Atoi(size)
+			if !ok || err != nil {
+				return fmt.Errorf("%q must be NAME=NUMBER", one)
+			}
+			sizes[name] = n
+		}
+		return nil
+	})
+	f.DurationVar(&o.neighbours.window, "window", 15*time.Second, "time for which the victim of an attack is measured without the attacker, and at least beside it, from 1s to 10m")
+	f.DurationVar(&o.neighbours.interval, "victim-interval", 200*time.Millisecond, "time between two Turns of the victim, from 10ms to 10s")
+	f.IntVar(&o.neighbours.memoryMiB, "memory-mib", 512, "memory of the manager under attack, in MiB, from 64 to 65536")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "time for the whole benchmark")
 	f.StringVar(&o.output, "o", outputTable, "output: table or json")
 	if err := f.Parse(args); err != nil {
@@ -128,6 +156,10 @@ func parse(args []string, usage io.Writer) (options, error) {
 		if !slices.Contains(phases, phase) {
 			return o, fmt.Errorf("--only: %q must be one of %s", phase, strings.Join(phases, ", "))
 		}
+	}
+	var err error
+	if o.neighbours.attacks, err = parseAttacks(attackNames, sizes); err != nil {
+		return o, err
 	}
 	switch {
 	case f.NArg() > 0:
@@ -144,6 +176,12 @@ func parse(args []string, usage io.Writer) (options, error) {
 		return o, errors.New("--in-flight must be from 1 to 100000")
 	case o.finished <= fewFinished || o.bursts < 1 || o.quiet <= 0:
 		return o, fmt.Errorf("--finished must be above %d, --bursts at least 1, --quiet above 0", fewFinished)
+	case o.neighbours.window < time.Second || o.neighbours.window > 10*time.Minute:
+		return o, errors.New("--window must be from 1s to 10m")
+	case o.neighbours.interval < 10*time.Millisecond || o.neighbours.interval > 10*time.Second:
+		return o, errors.New("--victim-interval must be from 10ms to 10s")
+	case o.neighbours.memoryMiB < 64 || o.neighbours.memoryMiB > 65_536:
+		return o, errors.New("--memory-mib must be from 64 to 65536")
 	case o.output != outputTable && o.output != outputJSON:
 		return o, fmt.Errorf("-o must be %s or %s", outputTable, outputJSON)
 	}

@@ -95,6 +95,11 @@ func (b *bench) phases(ctx context.Context, manager, floor contender) (*Report, 
 			return nil, fmt.Errorf("failed to measure a manager beside finished Turns: %w", err)
 		}
 	}
+	if b.runs(phaseNeighbours) {
+		if report.Neighbours, err = b.compareNeighbours(ctx); err != nil {
+			return nil, fmt.Errorf("failed to measure a victim beside attackers: %w", err)
+		}
+	}
 	return report, nil
 }
 

@@ -87,13 +87,19 @@ func newTurn(name string, payload int) *v1alpha1.Turn {
 	if payload == 0 {
 		return turn
 	}
-	turn.Spec.Context = &v1alpha1.TurnContext{}
-	for i := 0; payload > 0; i++ {
-		chars := min(payload, maxFactChars)
-		payload -= chars
-		turn.Spec.Context.Facts = append(turn.Spec.Context.Facts, v1alpha1.Fact{ID: fmt.Sprintf("fact-%d", i), Text: strings.Repeat("f", chars)})
-	}
+	turn.Spec.Context = factsOf(payload)
 	return turn
+}
+
+// factsOf returns a context with facts of so many characters in all.
+func factsOf(chars int) *v1alpha1.TurnContext {
+	c := &v1alpha1.TurnContext{}
+	for i := 0; chars > 0; i++ {
+		text := min(chars, maxFactChars)
+		chars -= text
+		c.Facts = append(c.Facts, v1alpha1.Fact{ID: fmt.Sprintf("fact-%d", i), Text: strings.Repeat("f", text)})
+	}
+	return c
 }
 
 // deleteTurns makes room for the next burst, which should not find the Turns of this one. Finished Turns that were made as

@@ -25,6 +25,8 @@ type Report struct {
 	Executors *ExecutorsReport `json:"executors,omitempty"`
 	Tools     *ToolsReport     `json:"tools,omitempty"`
 	Finished  *FinishedReport  `json:"finished,omitempty"`
+	// Neighbours is absent unless it was asked for.
+	Neighbours *NeighboursReport `json:"neighbours,omitempty"`
 }
 
 // Setup is what was measured, and on what.
@@ -156,6 +158,9 @@ func (r *Report) failure() error {
 	if r.Finished != nil {
 		errs = append(errs, r.Finished.failure())
 	}
+	if r.Neighbours != nil {
+		errs = append(errs, r.Neighbours.failure())
+	}
 	return errors.Join(errs...)
 }
 
@@ -177,6 +182,9 @@ func (r *Report) write(out io.Writer, format string) error {
 	}
 	if r.Finished != nil {
 		tables = append(tables, r.Finished.table(r.Setup))
+	}
+	if r.Neighbours != nil {
+		tables = append(tables, r.Neighbours.table(r.Setup))
 	}
 	_, err := io.WriteString(out, strings.Join(tables, "\n"))
 	return err

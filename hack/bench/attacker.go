@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/flowcontrol"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/bench/hostile"
+)
+
+// attacker is the tenant of one namespace during one attack.
+type attacker struct {
+	api       client.Client
+	namespace string
+	size      int
+	server    *hostile.Server
+}
+
+// create creates n objects, at most so many in a second; 0 stands for as many as the API server takes.
+func (a *attacker) create(ctx context.Context, n int, perSecond float32, newOne func(i int) client.Object) error {
+	limiter := flowcontrol.NewFakeAlwaysRateLimiter()
+	if perSecond > 0 {
+		limiter = flowcontrol.NewTokenBucketRateLimiter(perSecond, 1)
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(creators)
+	for i := range n {
+		if limiter.Wait(groupCtx) != nil {
+			break // the group and the context know why
+		}
+		group.Go(func() error {
+			object := newOne(i)
+			if err := a.api.Create(groupCtx, object); err != nil {
+				return fmt.Errorf("failed to create %T %q: %w", object, object.GetName(), err)
+			}
+			return nil
+		})
+	}
+	return errors.Join(group.Wait(), context.Cause(ctx))
+}
+
+// createAll creates objects one after another.
+func (a *attacker) createAll(ctx context.Context, objects ...client.Object) error {
+	return a.create(ctx, len(objects), 0, func(i int) client.Object { return objects[i] })
+}
+
+// own is the metadata of an object of a name.
+func (a *attacker) own(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Namespace: a.namespace}
+}
+
+// provider returns a ModelProvider that is asked once for each step.
+func (a *attacker) provider(name, url string) *v1alpha1.ModelProvider {
+	return &v1alpha1.ModelProvider{ObjectMeta: a.own(name), Spec: v1alpha1.ModelProviderSpec{
+		Type: v1alpha1.ProviderTypeOpenAI, BaseURL: url,
+		Retry:    v1alpha1.RetryPolicy{MaxAttempts: 1},
+		Timeouts: v1alpha1.ProviderTimeouts{IdleSeconds: 600},
+	}}
+}
+
+func (a *attacker) toolServer(name, url string) *v1alpha1.ToolServer {
+	return &v1alpha1.ToolServer{ObjectMeta: a.own(name), Spec: v1alpha1.ToolServerSpec{
+		Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: url}, ConnectTimeoutSeconds: 60,
+		Tools: []v1alpha1.ToolDeclaration{{Name: "note", Effect: v1alpha1.ToolEffectReadOnly}},
+	}}
+}
+
+// agent returns an Agent with the highest limits there are, the ModelProvider of its name, and tools of some servers.
+func (a *attacker) agent(name string, servers ...string) *v1alpha1.Agent {
+	agent := &v1alpha1.Agent{ObjectMeta: a.own(name), Spec: v1alpha1.AgentSpec{
+		PromptProfileRef: v1alpha1.ObjectReference{Name: a.namespace},
+		Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.ObjectReference{Name: name}, Model: modelName}},
+		Limits: &v1alpha1.Limits{
+			TimeoutSeconds: new(int32(86_400)), StartingDeadlineSeconds: new(int32(604_800)), MaxSteps: new(int32(100)),
+			MaxToolCalls: new(int32(1000)), MaxTokens: new(int64(1_000_000_000)),
+		},
+	}}
+	for _, server := range servers {
+		agent.Spec.Tools = append(agent.Spec.Tools, v1alpha1.AgentTool{ServerRef: &v1alpha1.ObjectReference{Name: server}})
+	}
+	return agent
+}
+
+// turns returns a function that makes Turns of an Agent.
+func (a *attacker) turns(agent string) func(int) client.Object {
+	return func(i int) client.Object { return a.turn(i, agent) }
+}
+
+func (a *attacker) turn(i int, agent string) *v1alpha1.Turn {
+	return &v1alpha1.Turn{
+		ObjectMeta: a.own(fmt.Sprintf("turn-%d", i)),
+		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: agent}, Message: "Please go on."},
+	}
+}
+
+// clean deletes everything, the Turns first.
+func (a *attacker) clean(ctx context.Context) error {
+	for _, kind := range []client.Object{
+		&v1alpha1.Turn{}, &v1alpha1.Session{}, &v1alpha1.Agent{}, &v1alpha1.ToolServer{}, &v1alpha1.ModelProvider{}, &v1alpha1.PromptProfile{},
+	} {
+		if err := a.api.DeleteAllOf(ctx, kind, client.InNamespace(a.namespace)); err != nil {
+			return fmt.Errorf("failed to delete the attacker's objects (%T): %w", kind, err)
+		}
+	}
+	return nil
+}
+
+func newNamespace(name string) client.Object {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// newProfile returns a PromptProfile that is named like its namespace.
+func newProfile(namespace string) client.Object {
+	return &v1alpha1.PromptProfile{ObjectMeta: metav1.ObjectMeta{Name: namespace, Namespace: namespace}, Spec: v1alpha1.PromptProfileSpec{
+		ID: namespace, Version: "1.0.0", Instructions: "Answer in one sentence.",
+	}}
+}

@@ -1,0 +1,158 @@
+package hostile
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// LastModel begins the names of the models that answer at an endpoint that breaks off all other replies.
+	LastModel = "last-"
+
+	// replyChars is the length of a long reply. A manager keeps at most 1 MiB of one.
+	replyChars = 1_000_000
+	// floodBytes is the length of a stream of tiny events. A manager reads at most 256 MiB of one.
+	floodBytes = 256 << 20
+	// commentInterval is the time between two comments.
+	commentInterval = time.Second
+)
+
+// tinyEvent is an event of a stream that says nothing and must be parsed.
+const tinyEvent = "data: {}\n\n"
+
+// randomText returns text that cannot be compressed and stands in JSON as it is. It is twice as long as a reply.
+func randomText() []byte {
+	raw := make([]byte, 2*replyChars*3/4)
+	_, _ = rand.Read(raw) // never fails
+	return []byte(base64.RawStdEncoding.EncodeToString(raw))
+}
+
+// bomb returns a stream of tiny events, compressed with gzip: one block many times over, each a gzip stream of its own.
+func bomb() []byte {
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	block := strings.Repeat(tinyEvent, 100_000)
+	_, _ = io.WriteString(w, block) // a buffer takes everything
+	_ = w.Close()
+	return bytes.Repeat(packed.Bytes(), floodBytes/len(block)+1)
+}
+
+// events begins a stream of events. The request is read to its end first.
+func events(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body) // a client that has gone is noticed by the next write
+	w.Header().Set("Content-Type", "text/event-stream")
+}
+
+// delta writes one event with a part of a reply.
+func delta(w io.Writer, delta, finish string) {
+	_, _ = fmt.Fprintf(w, `data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":%s,"finish_reason":%s}]}`+
+		"\n\n", delta, finish) // a client that has gone needs none
+}
+
+// end ends a reply with its usage.
+func end(w io.Writer, finish string) {
+	delta(w, "{}", strconv.Quote(finish))
+	_, _ = io.WriteString(w, `data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[],`+
+		`"usage":{"prompt_tokens":10,"completion_tokens":10,"total_tokens":20}}`+"\n\ndata: [DONE]\n\n")
+}
+
+const shortText = `{"role":"assistant","content":"Here you are."}`
+
+func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
+	events(w, r)
+	ms, _ := strconv.Atoi(r.PathValue("milliseconds")) // 0 for anything else
+	if !pause(r, time.Duration(ms)*time.Millisecond) {
+		return
+	}
+	delta(w, shortText, "null")
+	end(w, "stop")
+}
+
+// longText returns an event's content of close to 1 MiB that was not sent before.
+func (s *Server) longText() (text string, number int64) {
+	number = s.replies.Add(1)
+	start := int(number*7919) % replyChars
+	return fmt.Sprintf(`{"role":"assistant","content":"%s"}`, s.random()[start:start+replyChars-len("role")]), number
+}
+
+func (s *Server) talk(w http.ResponseWriter, r *http.Request) {
+	events(w, r)
+	text, number := s.longText()
+	delta(w, text, "null")
+	delta(w, fmt.Sprintf(`{"tool_calls":[{"index":0,"id":"call-%d","type":"function","function":{"name":"note","arguments":"{\"text\":\"%d\"}"}}]}`,
+		number, number), "null")
+	end(w, "tool_calls")
+}
+
+func (s *Server) write(w http.ResponseWriter, r *http.Request) {
+	events(w, r)
+	text, _ := s.longText()
+	delta(w, text, "null")
+	end(w, "stop")
+}
+
+func (s *Server) comment(w http.ResponseWriter, r *http.Request) {
+	events(w, r)
+	flush := http.NewResponseController(w)
+	for {
+		if _, err := io.WriteString(w, ": please wait\n\n"); err != nil || flush.Flush() != nil || !pause(r, commentInterval) {
+			return
+		}
+	}
+}
+
+func (s *Server) sendBomb(w http.ResponseWriter, r *http.Request) {
+	events(w, r)
+	w.Header().Set("Content-Encoding", "gzip")
+	_, _ = w.Write(s.bomb()) // a client that has gone needs none
+}
+
+func (s *Server) flood(w http.ResponseWriter, r *http.Request) {
+	events(w, r)
+	block := []byte(strings.Repeat(tinyEvent, 6_000))
+	for written := 0; written < floodBytes; written += len(block) {
+		if _, err := w.Write(block); err != nil {
+			return
+		}
+	}
+}
+
+func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
+	var asked struct {
+		Model string `json:"model"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+		http.Error(w, "the request is not JSON", http.StatusBadRequest)
+		return
+	}
+	events(w, r)
+	delta(w, shortText, "null")
+	if strings.HasPrefix(asked.Model, LastModel) {
+		end(w, "stop")
+		return
+	}
+	if http.NewResponseController(w).Flush() == nil {
+		panic(http.ErrAbortHandler) // net/http closes the connection and logs nothing
+	}
+}
+
+// pause waits, and reports whether the client is still there.
+func pause(r *http.Request, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-r.Context().Done():
+		return false
+	}
+}

@@ -1,0 +1,218 @@
+package hostile
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/mcp"
+	"github.com/capstan-dev/capstan/internal/model/openai"
+)
+
+func newServer(t *testing.T) *Server {
+	t.Helper()
+	s, err := New(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+// post sends a body and returns what comes back, which is not decompressed, so that its size on the wire can be seen.
+func post(t *testing.T, url, body string) (header http.Header, content io.Reader) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DisableCompression: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		t.Fatalf("%s: %v", url, err)
+	}
+	t.Cleanup(func() { _ = response.Body.Close() }) // it was read as far as it counts
+	return response.Header, response.Body
+}
+
+// contentOf is post without the header.
+func contentOf(t *testing.T, url, body string) io.Reader {
+	t.Helper()
+	_, content := post(t, url, body)
+	return content
+}
+
+func read(t *testing.T, r io.Reader) []byte {
+	t.Helper()
+	text, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+const completions = "/chat/completions"
+
+func TestModelsReplyAsTheirAttacksNeedIt(t *testing.T) {
+	s := newServer(t)
+	for name, tc := range map[string]struct {
+		url          string
+		least, most  int
+		has, hasNone []string
+	}{
+		"answering": {s.Answering(0), 100, 1000, []string{"Here you are.", `"finish_reason":"stop"`, "[DONE]"}, []string{"tool_calls"}},
+		"talking": {
+			s.Talking(), 900_000, openai.MaxReplyBytes + 1000,
+			[]string{`"name":"note"`, `"finish_reason":"tool_calls"`, `"total_tokens":20`, "[DONE]"},
+			nil,
+		},
+		"writing": {s.Writing(), 900_000, openai.MaxReplyBytes + 1000, []string{`"finish_reason":"stop"`, "[DONE]"}, []string{"tool_calls"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := read(t, contentOf(t, tc.url+completions, `{"model":"m"}`))
+			if len(text) < tc.least || len(text) > tc.most {
+				t.Errorf("%d bytes, want %d to %d", len(text), tc.least, tc.most)
+			}
+			for _, want := range tc.has {
+				if !bytes.Contains(text, []byte(want)) {
+					t.Errorf("the reply lacks %q", want)
+				}
+			}
+			for _, unwanted := range tc.hasNone {
+				if bytes.Contains(text, []byte(unwanted)) {
+					t.Errorf("the reply has %q", unwanted)
+				}
+			}
+			for event := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
+				data, ok := strings.CutPrefix(event, "data: ")
+				if !ok || data != "[DONE]" && !json.Valid([]byte(data)) {
+					t.Fatalf("not an event with JSON: %.100s", event)
+				}
+			}
+		})
+	}
+}
+
+func TestLongRepliesAreNeverTheSame(t *testing.T) {
+	s := newServer(t)
+	first := read(t, contentOf(t, s.Writing()+completions, "{}"))
+	second := read(t, contentOf(t, s.Writing()+completions, "{}"))
+	if bytes.Equal(first, second) {
+		t.Error("two replies are equal, and would be stored once")
+	}
+}
+
+func TestABombIsSmallOnTheWireAndFillsAStream(t *testing.T) {
+	s := newServer(t)
+	header, content := post(t, s.Bombing()+completions, "{}")
+	if got := header.Get("Content-Encoding"); got != "gzip" {
+		t.Errorf("Content-Encoding %q, want gzip", got)
+	}
+	packed := read(t, content)
+	if len(packed) > 1<<20 {
+		t.Errorf("%d bytes on the wire, want 1 MiB at most", len(packed))
+	}
+	unpacked, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(io.Discard, unpacked)
+	if err != nil || n < openai.MaxStreamBytes {
+		t.Errorf("%d bytes unpacked (%v), want the %d that a manager reads", n, err, openai.MaxStreamBytes)
+	}
+	if _, sent := s.Stats(); sent != int64(len(packed)) {
+		t.Errorf("%d bytes are said to be sent, and %d were", sent, len(packed))
+	}
+}
+
+func TestAFloodIsNotCompressed(t *testing.T) {
+	s := newServer(t)
+	begin := make([]byte, 2*len(tinyEvent))
+	if _, err := io.ReadFull(contentOf(t, s.Flooding()+completions, "{}"), begin); err != nil || string(begin) != tinyEvent+tinyEvent {
+		t.Errorf("the stream begins with %q (%v)", begin, err)
+	}
+}
+
+func TestCommentsAreAllThatComes(t *testing.T) {
+	s := newServer(t)
+	lines := bufio.NewScanner(contentOf(t, s.Commenting()+completions, "{}"))
+	for range 4 { // two comments and the empty lines after them
+		if !lines.Scan() || lines.Text() != "" && !strings.HasPrefix(lines.Text(), ":") {
+			t.Fatalf("%q (%v), want comments", lines.Text(), lines.Err())
+		}
+	}
+}
+
+func TestRepliesBreakOffButForTheLastModel(t *testing.T) {
+	s := newServer(t)
+	text, err := io.ReadAll(contentOf(t, s.Breaking()+completions, `{"model":"first"}`))
+	if !errors.Is(err, io.ErrUnexpectedEOF) || !bytes.Contains(text, []byte("Here you are.")) {
+		t.Errorf("%q and error %v, want a part of a reply and a broken connection", text, err)
+	}
+	if text := read(t, contentOf(t, s.Breaking()+completions, `{"model":"`+LastModel+`one"}`)); !bytes.Contains(text, []byte("[DONE]")) {
+		t.Errorf("the last model said %q, want a whole reply", text)
+	}
+}
+
+func TestATarpitAcceptsAndSaysNothing(t *testing.T) {
+	s := newServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Tarpit(1), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		response, err := http.DefaultClient.Do(request)
+		if err == nil {
+			_ = response.Body.Close() // the test has failed
+		}
+		answered <- err
+	}()
+	deadline := time.Now().Add(10 * time.Second)
+	for n := int64(0); n == 0; n, _ = s.Stats() {
+		if time.Now().After(deadline) {
+			t.Fatal("the tarpit has accepted no connection")
+		}
+	}
+	cancel()
+	if err := <-answered; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want none but that of the client's own end", err)
+	}
+}
+
+// A listing that the manager refuses for its size would be no attack on its memory.
+func TestAManagersClientReadsTheListings(t *testing.T) {
+	s := newServer(t)
+	if n := len(listing()); n > mcp.MaxListBytes || n < mcp.MaxListBytes*9/10 {
+		t.Errorf("the listing has %d bytes, want close to %d", n, mcp.MaxListBytes)
+	}
+	for name, tc := range map[string]struct {
+		url   string
+		tools int
+	}{"large": {s.Listing(1), listingTools}, "small": {s.Noting(), 1}} {
+		content := contentOf(t, tc.url, `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{}}`)
+		var answer struct {
+			ID     int `json:"id"`
+			Result struct {
+				Tools []json.RawMessage `json:"tools"`
+			} `json:"result"`
+		}
+		if err := json.NewDecoder(content).Decode(&answer); err != nil || answer.ID != 7 || len(answer.Result.Tools) != tc.tools {
+			t.Errorf("%s: %d tools for request %d (%v), want %d for 7", name, len(answer.Result.Tools), answer.ID, err, tc.tools)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/capstan-dev/capstan/hack/stack"
+)
+
+const (
+	// restartPause is the time after which a process that has ended is started again.
+	restartPause = time.Second
+	// sampleInterval is the time between two looks at its memory.
+	sampleInterval = 100 * time.Millisecond
+	// pollInterval is the time between two looks at whether it is ready.
+	pollInterval = 50 * time.Millisecond
+)
+
+// keeper keeps a program running, as a kubelet does, and counts how often it has ended by itself.
+type keeper struct {
+	dir     string
+	program stack.Program
+	ready   string // URL of the readiness probe
+	say     func(format string, args ...any)
+
+	again chan chan struct{} // asks for a restart that does not count
+	stop  context.CancelFunc
+	done  chan struct{}
+
+	mu       sync.Mutex
+	starts   int
+	restarts int
+	peak     uint64 // the most memory that one of the processes ever had resident, in bytes
+	pid      int    // 0 while none runs
+}
+
+// keep starts a program and keeps it running until close is called. Its logs are in a folder, one for each start. ready is the
+// URL that answers 200 once it is ready.
+func keep(ctx context.Context, dir string, program stack.Program, ready string, say func(string, ...any)) *keeper {
+	ctx, stop := context.WithCancel(ctx)
+	k := &keeper{dir: dir, program: program, ready: ready, say: say, again: make(chan chan struct{}), stop: stop, done: make(chan struct{})}
+	go k.run(ctx)
+	go k.sample(ctx)
+	return k
+}
+
+// close stops the program and returns when it has ended.
+func (k *keeper) close() {
+	k.stop()
+	<-k.done
+}
+
+// restart stops the program, which does not count, and returns when it is being started again.
+func (k *keeper) restart(ctx context.Context) error {
+	stopped := make(chan struct{})
+	select {
+	case k.again <- stopped:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case <-stopped:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (k *keeper) run(ctx context.Context) {
+	defer close(k.done)
+	for ctx.Err() == nil {
+		k.generation(ctx)
+	}
+}
+
+// generation runs the program once.
+func (k *keeper) generation(ctx context.Context) {
+	ended := make(chan error, 1)
+	s := stack.New(k.dir, func(err error) { ended <- err })
+	k.mu.Lock()
+	k.starts++
+	program := k.program
+	program.Name = fmt.Sprintf("%s-%d", program.Name, k.starts)
+	k.mu.Unlock()
+	process, err := s.StartProgram(ctx, program)
+	if err != nil {
+		k.ended(ctx, err)
+		return
+	}
+	k.runs(process.PID())
+	select {
+	case err := <-ended:
+		k.ended(ctx, err)
+	case stopped := <-k.again:
+		k.stopProgram(s)
+		close(stopped)
+	case <-ctx.Done():
+		k.stopProgram(s)
+	}
+}
+
+func (k *keeper) stopProgram(s *stack.Stack) {
+	k.runs(0)
+	if err := s.Stop(); err != nil {
+		k.say("%v", err) // it was killed in the end; what it did until then counts all the same
+	}
+}
+
+// ended counts an end that was not asked for and waits a little.
+func (k *keeper) ended(ctx context.Context, err error) {
+	k.mu.Lock()
+	k.restarts++
+	k.pid = 0
+	k.mu.Unlock()
+	said, _, _ := strings.Cut(err.Error(), "\n") // the rest is in the log
+	k.say("%s", said)
+	timer := time.NewTimer(restartPause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (k *keeper) runs(pid int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.pid = pid
+}
+
+// sample notes the peak of the memory: that of a process which has ended is not to be had.
+func (k *keeper) sample(ctx context.Context) {
+	ticker := time.NewTicker(sampleInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		k.mu.Lock()
+		pid := k.pid
+		k.mu.Unlock()
+		if pid == 0 {
+			continue
+		}
+		if u, err := useOf(pid); err == nil { // it may have ended meanwhile
+			k.mu.Lock()
+			k.peak = max(k.peak, u.peakMemory)
+			k.mu.Unlock()
+		}
+	}
+}
+
+// counts returns the number of ends that nobody asked for, and the peak of the memory in bytes.
+func (k *keeper) counts() (restarts int, peak uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.restarts, k.peak
+}
+
+// waitReady waits until the program is ready, at most for a time.
+func (k *keeper) waitReady(ctx context.Context, atMost time.Duration) error {
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	err := wait.PollUntilContextTimeout(ctx, pollInterval, atMost, true, func(ctx context.Context) (bool, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, k.ready, http.NoBody)
+		if err != nil {
+			return false, err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return false, nil //nolint:nilerr // because it is not ready yet
+		}
+		return response.Body.Close() == nil && response.StatusCode == http.StatusOK, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s was not ready within %s, see %s: %w", k.program.Name, atMost, filepath.Join(k.dir, "logs"), err)
+	}
+	return nil
+}

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/bench/hostile"
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/hack/stack"
+	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
+)
+
+const (
+	// victimLatency is the time until the victim's model begins to answer. A Turn of the victim asks twice, and calls a tool in
+	// between.
+	victimLatency = 250 * time.Millisecond
+
+	// readyPatience bounds the wait for the manager at first; one that dies under an attack is not waited for.
+	readyPatience = time.Minute
+	// managerStop is the time between SIGTERM and SIGKILL.
+	managerStop = 15 * time.Second
+	// scrapeTimeout bounds one scrape of the manager's metrics.
+	scrapeTimeout = 10 * time.Second
+	// warmUpTime is how long the victim runs before it is measured.
+	warmUpTime = 3 * time.Second
+)
+
+// neighbourOptions are the flags of the phase neighbours.
+type neighbourOptions struct {
+	attacks   []attack
+	window    time.Duration // in which the victim is measured under an attack
+	interval  time.Duration // between two Turns of the victim
+	memoryMiB int
+}
+
+// neighbourhood is where victim and attackers live.
+type neighbourhood struct {
+	*bench
+	group  *memoryGroup
+	victim *victim
+}
+
+// compareNeighbours measures a tenant beside each attacker in turn, each time with a new manager that has the same bound on its
+// memory.
+func (b *bench) compareNeighbours(ctx context.Context) (*NeighboursReport, error) {
+	n := &neighbourhood{bench: b}
+	var err error
+	if n.group, err = newMemoryGroup(b.neighbours.memoryMiB << 20); err != nil {
+		b.say("neighbours: %v", err)
+	}
+	b.stack.OnStop(n.group.remove)
+	if n.victim, err = b.startVictim(ctx); err != nil {
+		return nil, err
+	}
+	r := &NeighboursReport{
+		MemoryMiB: b.neighbours.memoryMiB, Bound: n.group.String(),
+		IntervalMilliseconds: b.neighbours.interval.Milliseconds(), WindowSeconds: b.neighbours.window.Seconds(),
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return n.victim.watch(ctx) })
+	group.Go(func() error {
+		defer cancel()
+		for _, a := range b.neighbours.attacks {
+			result, err := n.under(ctx, a)
+			if err != nil {
+				return fmt.Errorf("%s: %w", a.name, err)
+			}
+			r.Attacks = append(r.Attacks, *result)
+		}
+		return nil
+	})
+	return r, group.Wait()
+}
+
+// startVictim serves the victim's model and tools and creates its objects.
+func (b *bench) startVictim(ctx context.Context) (*victim, error) {
+	text := "x"
+	fault := server.Fault{LatencyMilliseconds: int(victimLatency.Milliseconds())}
+	model, err := server.New(server.Config{Rules: []server.Rule{
+		{When: server.When{ToolMessages: new(0)}, Fault: fault, Reply: server.Reply{ToolCalls: []server.ToolCall{{
+			Name: tickets.ToolSearch, Arguments: new(`{"query": "printer", "limit": 5}`),
+		}}}},
+		{Fault: fault, Reply: server.Reply{Text: &text, Repeat: b.replyChars, IgnoreMaxTokens: true}},
+	}}, server.WithKeptRequests(0))
+	if err != nil {
+		return nil, fmt.Errorf("failed to set up the victim's model: %w", err)
+	}
+	desk, err := tickets.NewDesk(nil)
+	if err != nil {
+		return nil, fmt.Errorf("failed to set up the victim's tools: %w", err)
+	}
+	v := &victim{api: b.api, turns: b.turns, interval: b.neighbours.interval, waiting: map[string]chan *v1alpha1.Turn{}}
+	if v.modelURL, err = b.serve(ctx, model); err != nil {
+		return nil, err
+	}
+	if v.toolsURL, err = b.serve(ctx, tickets.Handler(desk, nil)); err != nil {
+		return nil, err
+	}
+	v.modelURL, v.toolsURL = v.modelURL+"/v1", v.toolsURL+"/mcp"
+	return v, v.createVictim(ctx)
+}
+
+// under measures the victim without an attacker and beside one, and cleans up.
+func (n *neighbourhood) under(ctx context.Context, a attack) (result *AttackReport, err error) {
+	dir := filepath.Join(n.dir, "neighbours", a.name)
+	hostileServer, err := hostile.New(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, hostileServer.Close()) }()
+	data := filepath.Join(dir, "data")
+	if a.volumeMiB > 0 {
+		volume, unmount, mountErr := mountVolume(ctx, dir, a.volumeMiB)
+		if mountErr != nil {
+			return nil, fmt.Errorf("the attack needs a volume of its own, so leave it out with --attacks where none can be mounted: %w", mountErr)
+		}
+		defer func() { err = errors.Join(err, unmount()) }()
+		data = volume
+	}
+	tenant := &attacker{api: n.api, namespace: "attacker-" + a.name, size: a.size, server: hostileServer}
+	k, metricsURL, err := n.startManager(ctx, dir, data)
+	if err != nil {
+		return nil, err
+	}
+	result, err = n.measure(ctx, a, tenant, k, metricsURL)
+	k.close()
+	if err != nil {
+		return nil, err
+	}
+	return result, errors.Join(tenant.clean(ctx), n.victim.clean(ctx), os.RemoveAll(filepath.Join(dir, "data")))
+}
+
+// startManager starts a manager within the bound and keeps it running.
+func (n *neighbourhood) startManager(ctx context.Context, dir, data string) (k *keeper, metricsURL string, err error) {
+	m := managerMember(n.manager, "manager", "bench", "--shutdown-grace-seconds", "2")
+	s := site{kubeconfig: n.cluster.Kubeconfig, dir: data}
+	for _, address := range []*string{&s.probes, &s.metrics} {
+		if *address, err = stack.FreeAddress(ctx); err != nil {
+			return nil, "", err
+		}
+	}
+	path, args := n.group.command(m.path, m.args(s))
+	k = keep(ctx, dir, stack.Program{
+		Name: m.name, Path: path, Args: args, Env: m.env, Listen: []string{s.probes, s.metrics}, StopTimeout: managerStop,
+	}, "http://"+s.probes+m.ready, n.say)
+	if err := k.waitReady(ctx, readyPatience); err != nil {
+		k.close()
+		return nil, "", err
+	}
+	return k, "http://" + s.metrics + "/metrics", nil
+}
+
+// measure runs the attack.
+func (n *neighbourhood) measure(ctx context.Context, a attack, tenant *attacker, k *keeper, metricsURL string) (*AttackReport, error) {
+	result := &AttackReport{Name: a.name, Size: a.size, What: fmt.Sprintf(a.what, a.size), needsServer: a.needsServer, grouped: n.group != nil}
+	killsBefore, err := n.group.kills()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := n.victim.load(ctx, a.name+"-warm", warmUpTime, nil); err != nil {
+		return nil, err
+	}
+	if result.Without, err = n.victim.load(ctx, a.name+"-without", n.neighbours.window, nil); err != nil {
+		return nil, err
+	}
+	n.say("neighbours: %s: %s", a.name, result.What)
+	if err := tenant.createAll(ctx, newNamespace(tenant.namespace), newProfile(tenant.namespace)); err != nil {
+		return nil, err
+	}
+	if a.prepare != nil {
+		if err := a.prepare(ctx, tenant); err != nil {
+			return nil, fmt.Errorf("failed to prepare the attack: %w", err)
+		}
+	}
+	started := &VictimLoad{}
+	if a.restarts {
+		if started, err = n.restart(ctx, a, k); err != nil {
+			return nil, err
+		}
+	}
+	if result.With, err = n.beside(ctx, a, tenant); err != nil {
+		return nil, err
+	}
+	for reason, count := range started.Failed {
+		result.With.Failed[reason] += count
+	}
+	var peak uint64
+	result.Restarts, peak = k.counts()
+	result.PeakMiB = mebibytes(peak)
+	result.Scrape = scrapeOnce(ctx, metricsURL)
+	requests, sent := tenant.server.Stats()
+	result.Requests, result.SentMiB = requests, mebibytes(uint64(sent)) //nolint:gosec // because a count of bytes is not negative
+	kills, err := n.group.kills()
+	result.OutOfMemoryKills = kills - killsBefore
+	n.say("neighbours: %s: %s", a.name, result.summary())
+	return result, err
+}
+
+// restart restarts the manager and returns what became of the first Turns of the victim, which are slow in any case: an executor
+// gets Turns once it has renewed its Lease.
+func (n *neighbourhood) restart(ctx context.Context, a attack, k *keeper) (*VictimLoad, error) {
+	if err := k.restart(ctx); err != nil {
+		return nil, err
+	}
+	if err := k.waitReady(ctx, readyPatience); err != nil {
+		n.say("%v", err) // what becomes of the victim tells the rest
+	}
+	return n.victim.load(ctx, a.name+"-again", warmUpTime, nil)
+}
+
+// beside measures the victim while the attack runs, and until it is over.
+func (n *neighbourhood) beside(ctx context.Context, a attack, tenant *attacker) (*VictimLoad, error) {
+	over := make(chan struct{})
+	var load *VictimLoad
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer close(over)
+		if a.run == nil {
+			return nil
+		}
+		if err := a.run(ctx, tenant); err != nil {
+			return fmt.Errorf("failed to attack: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		var err error
+		load, err = n.victim.load(ctx, a.name+"-with", time.Duration(max(a.windows, 1))*n.neighbours.window, over)
+		return err
+	})
+	return load, group.Wait()
+}
+
+// scrapeOnce reads the manager's metrics once. The zero value stands for a manager that does not answer.
+func scrapeOnce(ctx context.Context, url string) Scrape {
+	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
+	defer cancel()
+	start := time.Now()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return Scrape{}
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return Scrape{}
+	}
+	defer func() { _ = response.Body.Close() }() // it was read to its end
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return Scrape{}
+	}
+	s := Scrape{Bytes: len(text), Milliseconds: milliseconds(time.Since(start))}
+	if families, err := parseMetrics(bytes.NewReader(text), metricReconciles); err == nil {
+		for _, m := range families[metricReconciles].GetMetric() {
+			s.Reconciles += int64(m.GetCounter().GetValue())
+		}
+	}
+	return s
+}
+
+// metricReconciles is controller-runtime's count of reconciles.
+const metricReconciles = "controller_runtime_reconcile_total"

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// neighbourBound is how many times as slow the victim may be beside an attacker.
+	neighbourBound = 2
+	// scrapeBound bounds a scrape of the manager's metrics, in bytes.
+	scrapeBound = 1 << 20
+)
+
+// NeighboursReport is what became of a victim beside each attacker.
+type NeighboursReport struct {
+	MemoryMiB int `json:"memoryMiB"`
+	// Bound says what kept the manager within it.
+	Bound string `json:"bound"`
+	// IntervalMilliseconds is between two of the victim's Turns.
+	IntervalMilliseconds int64          `json:"intervalMilliseconds"`
+	WindowSeconds        float64        `json:"windowSeconds"`
+	Attacks              []AttackReport `json:"attacks"`
+}
+
+// AttackReport is one attack.
+type AttackReport struct {
+	Name    string      `json:"name"`
+	Size    int         `json:"size"`
+	What    string      `json:"what"`
+	Without *VictimLoad `json:"without"`
+	With    *VictimLoad `json:"with"`
+	// Restarts is how often the manager ended by itself, OutOfMemoryKills how often for lack of memory.
+	Restarts         int     `json:"restarts"`
+	OutOfMemoryKills int     `json:"outOfMemoryKills"`
+	PeakMiB          float64 `json:"peakMiB"`
+	// Requests and SentMiB are what the attacker's servers have answered.
+	Requests int64   `json:"requests"`
+	SentMiB  float64 `json:"sentMiB"`
+	Scrape   Scrape  `json:"scrape"`
+
+	needsServer bool
+	grouped     bool // in a control group, which bounds the memory itself
+}
+
+// Scrape is one scrape of the manager's metrics after an attack.
+type Scrape struct {
+	Bytes        int     `json:"bytes"`
+	Milliseconds float64 `json:"milliseconds"`
+	// Reconciles since the start of the process.
+	Reconciles int64 `json:"reconciles"`
+}
+
+// victimRow is one measure of the victim.
+type victimRow struct {
+	name          string
+	without, with float64
+	ratio         float64 // how many times as slow, infinite where nothing succeeded
+}
+
+// rows are the measures that are held to the bound.
+func (r *AttackReport) rows() []victimRow {
+	slower := func(name string, without, with float64) victimRow {
+		return victimRow{name, without, with, times(with, without)}
+	}
+	return []victimRow{
+		slower("latency p50", r.Without.Latency.P50, r.With.Latency.P50),
+		slower("latency p95", r.Without.Latency.P95, r.With.Latency.P95),
+		slower("newcomer latency p95", r.Without.Newcomer.P95, r.With.Newcomer.P95),
+		{"Turns per second", r.Without.TurnsPerSecond, r.With.TurnsPerSecond, times(r.Without.TurnsPerSecond, r.With.TurnsPerSecond)},
+	}
+}
+
+// times is how many times another value something is, as it is printed; infinite where there is no other.
+func times(value, other float64) float64 {
+	if other <= 0 {
+		return math.Inf(1)
+	}
+	return math.Round(value/other*100) / 100
+}
+
+// worst is the largest ratio.
+func (r *AttackReport) worst() float64 {
+	worst := 0.0
+	for _, row := range r.rows() {
+		worst = max(worst, row.ratio)
+	}
+	return worst
+}
+
+// failure is an error if the attack has harmed the victim or the manager, or has not taken place.
+func (r *AttackReport) failure(memoryMiB int) error {
+	var errs []error
+	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(r.Name+": "+format, args...)) }
+	for _, row := range r.rows() {
+		if row.ratio > neighbourBound {
+			add("%s: %s without the attacker, %s beside it, which is %.2f times as slow and may be %d times", row.name,
+				number(row.without), number(row.with), row.ratio, neighbourBound)
+		}
+	}
+	if n := r.Without.failures(); n > 0 {
+		add("%d Turns of the victim failed without an attacker: %v", n, r.Without.Failed)
+	}
+	if n := r.With.failures(); n > 0 {
+		add("%d of %d Turns of the victim failed: %v", n, r.With.Turns, r.With.Failed)
+	}
+	if r.Restarts > 0 {
+		add("the manager restarted %d times, %d of them for lack of memory", r.Restarts, r.OutOfMemoryKills)
+	}
+	// Pages of the executable file count as resident and may belong to another group, such as that of a manager before.
+	if !r.grouped && r.PeakMiB > float64(memoryMiB) {
+		add("the manager had %s MiB resident, and may have %d MiB", number(r.PeakMiB), memoryMiB)
+	}
+	if r.Scrape.Bytes == 0 {
+		add("the manager's metrics could not be read within %s", scrapeTimeout)
+	}
+	if r.Scrape.Bytes > scrapeBound {
+		add("a scrape of the manager's metrics has %d bytes, and may have %d", r.Scrape.Bytes, scrapeBound)
+	}
+	if r.needsServer && r.Requests == 0 {
+		add("the attacker's server was never asked: nothing was measured")
+	}
+	return errors.Join(errs...)
+}
+
+// failure is an error if one of the attacks did harm.
+func (r *NeighboursReport) failure() error {
+	var errs []error
+	for i := range r.Attacks {
+		errs = append(errs, r.Attacks[i].failure(r.MemoryMiB))
+	}
+	return errors.Join(errs...)
+}
+
+// summary says in one line what became of the victim.
+func (r *AttackReport) summary() string {
+	return fmt.Sprintf("p95 %s ms without, %s ms beside it; at most %s times as slow; %d of %d Turns failed; %d restarts; peak %s MiB",
+		number(r.Without.Latency.P95), number(r.With.Latency.P95), number(r.worst()), r.With.failures(), r.With.Turns, r.Restarts, number(r.PeakMiB))
+}
+
+func (r *NeighboursReport) table(s Setup) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "A victim beside attackers in another namespace: a Turn of 2 requests and a call of a tool each %s (open loop), a manager in\n"+
+		"%d MiB (%s), %d CPUs\n\n", time.Duration(r.IntervalMilliseconds)*time.Millisecond, r.MemoryMiB, r.Bound, s.CPUs)
+	const line = "%-10s%14s%14s%16s%14s%8s%8s%10s%8s%s\n"
+	fmt.Fprintf(&text, line, "attack", "p50, ms", "p95, ms", "newcomer, ms", "Turns/s", "ratio", "failed", "restarts", "MiB", "")
+	for i := range r.Attacks {
+		a := &r.Attacks[i]
+		rows := a.rows()
+		mark := ""
+		if a.failure(r.MemoryMiB) != nil {
+			mark = "  EXCEEDED"
+		}
+		cells := make([]string, 0, len(rows))
+		for _, row := range rows {
+			cells = append(cells, number(row.without)+" > "+number(row.with))
+		}
+		fmt.Fprintf(&text, line, a.Name, cells[0], cells[1], cells[2], cells[3], number(a.worst()),
+			strconv.Itoa(a.With.failures()), strconv.Itoa(a.Restarts), number(a.PeakMiB), mark)
+	}
+	text.WriteString("\n")
+	for i := range r.Attacks {
+		a := &r.Attacks[i]
+		fmt.Fprintf(&text, "%-10s%s (%d requests, %s MiB sent; %d reconciles; a scrape of %d KiB)\n",
+			a.Name, a.What, a.Requests, number(a.SentMiB), a.Scrape.Reconciles, a.Scrape.Bytes>>10)
+	}
+	fmt.Fprintf(&text, "\nEach measure of the victim is shown without the attacker > beside it, %s each at least; the ratio is the worst of the four. Turns\n"+
+		"of newcomers come with a new Agent, ModelProvider and ToolServer, one each second; their p95 counts. At most are allowed: a ratio\n"+
+		"of %d, no failed Turn, no restart, %d MiB and a scrape of %d KiB.\n",
+		time.Duration(r.WindowSeconds*float64(time.Second)), neighbourBound, r.MemoryMiB, scrapeBound>>10)
+	return text.String()
+}

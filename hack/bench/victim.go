@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+const (
+	victimNamespace = "victim"
+	// newcomerInterval is the time between two Turns of the victim whose Agent, ModelProvider and ToolServer are new.
+	newcomerInterval = time.Second
+	// drainTimeout bounds the wait for the victim's Turns once no more are created: what has not ended then has failed.
+	drainTimeout = 30 * time.Second
+
+	reasonUnfinished = "Unfinished"
+	reasonNotCreated = "NotCreated"
+)
+
+// victim creates Turns at a steady rate, whatever becomes of them (an open loop), and watches them end.
+type victim struct {
+	api      client.Client
+	turns    rest.Interface
+	modelURL string
+	toolsURL string
+	interval time.Duration
+
+	mu      sync.Mutex
+	waiting map[string]chan *v1alpha1.Turn
+}
+
+// VictimLoad is what became of the victim's Turns.
+type VictimLoad struct {
+	Turns int `json:"turns"`
+	// Seconds is from the first creation to the last end.
+	Seconds float64 `json:"seconds"`
+	// Latency is from a Turn's creation to its end, as a client sees them.
+	Latency Percentiles `json:"latencyMilliseconds"`
+	// Newcomer is the same for Turns whose Agent, ModelProvider and ToolServer were created with them.
+	Newcomer Percentiles `json:"newcomerLatencyMilliseconds"`
+	// TurnsPerSecond is how many succeeded.
+	TurnsPerSecond float64        `json:"turnsPerSecond"`
+	Failed         map[string]int `json:"failed,omitempty"`
+}
+
+// victimOutcome is what became of one Turn of the victim.
+type victimOutcome struct {
+	newcomer bool
+	latency  time.Duration // at least that for a Turn that has not ended
+	failed   string        // the reason; empty for a Turn that succeeded
+}
+
+// watch notes the ends of Turns until the context ends.
+func (v *victim) watch(ctx context.Context) error {
+	list := cache.NewListWatchFromClient(v.turns, "turns", victimNamespace, fields.Everything())
+	_, err := watchtools.UntilWithSync(ctx, list, &v1alpha1.Turn{}, nil, func(event watch.Event) (bool, error) {
+		if turn, ok := event.Object.(*v1alpha1.Turn); ok && turn.IsFinished() {
+			v.finished(turn)
+		}
+		return false, nil
+	})
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // because the end of the context is the end of the watch
+	}
+	return fmt.Errorf("failed to watch the victim's Turns: %w", err)
+}
+
+func (v *victim) finished(turn *v1alpha1.Turn) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if ended, ok := v.waiting[turn.Name]; ok {
+		delete(v.waiting, turn.Name)
+		ended <- turn // it has room for one
+	}
+}
+
+// load creates Turns for a time, and on until a channel is closed, and waits for their ends.
+func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration, until <-chan struct{}) (*VictimLoad, error) {
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	var outcomes []victimOutcome
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	begin := func(name string, newcomer bool) {
+		group.Go(func() {
+			o := v.runTurn(ctx, name, newcomer)
+			mu.Lock()
+			defer mu.Unlock()
+			outcomes = append(outcomes, o)
+		})
+	}
+	start := time.Now()
+	steady, newcomers, enough := time.NewTicker(v.interval), time.NewTicker(newcomerInterval), time.NewTimer(atLeast)
+	defer steady.Stop()
+	defer newcomers.Stop()
+	defer enough.Stop()
+	timeOver := enough.C
+	for i := 0; timeOver != nil || until != nil; i++ {
+		select {
+		case <-steady.C:
+			begin(fmt.Sprintf("%s-%d", prefix, i), false)
+		case <-newcomers.C:
+			begin(fmt.Sprintf("%s-new-%d", prefix, i), true)
+		case <-timeOver:
+			timeOver = nil
+		case <-until:
+			until = nil
+		case <-ctx.Done():
+			cancel()
+			group.Wait()
+			return nil, context.Cause(ctx)
+		}
+	}
+	drain := time.AfterFunc(drainTimeout, cancel)
+	group.Wait()
+	drain.Stop()
+	return newVictimLoad(outcomes, time.Since(start)), nil
+}
+
+// runTurn creates a Turn, for a newcomer with all that it needs, and waits for its end.
+func (v *victim) runTurn(ctx context.Context, name string, newcomer bool) victimOutcome {
+	ended := make(chan *v1alpha1.Turn, 1)
+	v.mu.Lock()
+	v.waiting[name] = ended
+	v.mu.Unlock()
+	start := time.Now()
+	outcome := func(failed string) victimOutcome {
+		return victimOutcome{newcomer: newcomer, latency: time.Since(start), failed: failed}
+	}
+	agent := victimNamespace
+	var objects []client.Object
+	if newcomer {
+		agent = name
+		objects = victimObjects(name, v.modelURL, v.toolsURL)
+	}
+	for _, object := range append(objects, newVictimTurn(name, agent)) {
+		if err := v.api.Create(ctx, object); err != nil {
+			return outcome(reasonNotCreated)
+		}
+	}
+	select {
+	case turn := <-ended:
+		c := meta.FindStatusCondition(turn.Status.Conditions, v1alpha1.ConditionSucceeded)
+		switch {
+		case c == nil || c.Status != metav1.ConditionTrue:
+			return outcome(turn.StateReason())
+		case turn.Status.Steps == nil || turn.Status.Steps.ToolCalls != 1:
+			return outcome("WithoutItsTool") // it did not do the work that is measured
+		}
+		return outcome("")
+	case <-ctx.Done():
+		return outcome(reasonUnfinished)
+	}
+}
+
+func newVictimLoad(outcomes []victimOutcome, took time.Duration) *VictimLoad {
+	l := &VictimLoad{Turns: len(outcomes), Seconds: took.Seconds(), Failed: map[string]int{}}
+	var steady, newcomers []time.Duration
+	succeeded := 0
+	for _, o := range outcomes {
+		if o.newcomer {
+			newcomers = append(newcomers, o.latency)
+		} else {
+			steady = append(steady, o.latency)
+		}
+		if o.failed != "" {
+			l.Failed[o.failed]++
+			continue
+		}
+		succeeded++
+	}
+	l.Latency, l.Newcomer = percentiles(steady, 0), percentiles(newcomers, 0)
+	if took > 0 {
+		l.TurnsPerSecond = float64(succeeded) / took.Seconds()
+	}
+	return l
+}
+
+// failures is the number of Turns that failed.
+func (l *VictimLoad) failures() int {
+	sum := 0
+	for n := range maps.Values(l.Failed) {
+		sum += n
+	}
+	return sum
+}
+
+// victimObjects returns a ModelProvider, a ToolServer and an Agent of a name.
+func victimObjects(name, modelURL, toolsURL string) []client.Object {
+	own := metav1.ObjectMeta{Name: name, Namespace: victimNamespace}
+	reference := v1alpha1.ObjectReference{Name: name}
+	return []client.Object{
+		&v1alpha1.ModelProvider{ObjectMeta: own, Spec: v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: modelURL}},
+		&v1alpha1.ToolServer{ObjectMeta: own, Spec: v1alpha1.ToolServerSpec{
+			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: toolsURL},
+		}},
+		&v1alpha1.Agent{ObjectMeta: own, Spec: v1alpha1.AgentSpec{
+			PromptProfileRef: v1alpha1.ObjectReference{Name: victimNamespace},
+			Models:           []v1alpha1.ModelReference{{ProviderRef: reference, Model: modelName}},
+			Tools:            []v1alpha1.AgentTool{{ServerRef: &reference}},
+		}},
+	}
+}
+
+func newVictimTurn(name, agent string) *v1alpha1.Turn {
+	return &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: victimNamespace},
+		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: agent}, Message: "Is there a ticket about the printer?"},
+	}
+}
+
+// createVictim creates the victim's namespace and the objects of its steady Turns.
+func (v *victim) createVictim(ctx context.Context) error {
+	all := slices.Concat([]client.Object{newNamespace(victimNamespace), newProfile(victimNamespace)}, victimObjects(victimNamespace, v.modelURL, v.toolsURL))
+	for _, object := range all {
+		if err := v.api.Create(ctx, object); err != nil {
+			return fmt.Errorf("failed to create %T %q: %w", object, object.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// clean deletes the Turns and what newcomers have made.
+func (v *victim) clean(ctx context.Context) error {
+	var errs []error
+	all := client.InNamespace(victimNamespace)
+	others := client.MatchingFieldsSelector{Selector: fields.OneTermNotEqualSelector("metadata.name", victimNamespace)}
+	errs = append(errs, v.api.DeleteAllOf(ctx, &v1alpha1.Turn{}, all))
+	for _, kind := range []client.Object{&v1alpha1.Agent{}, &v1alpha1.ToolServer{}, &v1alpha1.ModelProvider{}} {
+		errs = append(errs, v.api.DeleteAllOf(ctx, kind, all, others))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("failed to delete the victim's objects: %w", err)
+	}
+	return nil
+}
