@@ -109,7 +109,7 @@ func (n *Network) follow(ctx context.Context, kind string, about *knowledge, obj
 			n.put(about, m.GetName(), of(o))
 		}
 	}
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: put, UpdateFunc: func(_, o any) { put(o) },
 		DeleteFunc: func(o any) {
 			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
@@ -130,7 +130,7 @@ func (n *Network) follow(ctx context.Context, kind string, about *knowledge, obj
 	}
 	var both sync.WaitGroup
 	both.Go(func() {
-		if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) { // when put has had them all
 			n.answered(kind, about, "")
 		}
 	})
