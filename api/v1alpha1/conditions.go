@@ -139,7 +139,8 @@ const (
 	// TurnReasonWaitingForSession surfaces when an earlier Turn of the same Session has not finished, or the Session is being
 	// deleted.
 	TurnReasonWaitingForSession = "WaitingForSession"
-	// TurnReasonQueued surfaces when as many Turns run already as the Agent or the executor allows.
+	// TurnReasonQueued surfaces when as many Turns run already as the Agent, the namespace or the executors allow; the message
+	// says which.
 	TurnReasonQueued = "Queued"
 	// TurnReasonWaitingForJournalSpace surfaces when the journals of the Turn's namespace, or of all, use 80 % of their quota. A Turn
 	// that has run goes on until all of it is used.
@@ -177,6 +178,8 @@ const (
 	TurnReasonBudgetExceeded = "BudgetExceeded"
 	// TurnReasonSessionClosed surfaces when the budget of the Turn's Session was used up before the Turn began.
 	TurnReasonSessionClosed = "SessionClosed"
+	// TurnReasonQueueFull surfaces when as many Turns of the namespace waited for a slot as the manager allows.
+	TurnReasonQueueFull = "QueueFull"
 	// TurnReasonDeadlineExceeded surfaces when the time of the Turn, or its time to start, was over.
 	TurnReasonDeadlineExceeded = "DeadlineExceeded"
 	// TurnReasonContextLimitExceeded surfaces when the prompt is longer than the model's context window.

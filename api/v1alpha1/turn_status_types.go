@@ -6,7 +6,7 @@ import (
 )
 
 // StopReason is why the run of a Turn stopped.
-// +kubebuilder:validation:Enum=Completed;ToolEnded;Prepared;MaxSteps;Budget;MaxOutputTokens;OutputInvalid;ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;SessionClosed;Interrupted;Cancelled
+// +kubebuilder:validation:Enum=Completed;ToolEnded;Prepared;MaxSteps;Budget;MaxOutputTokens;OutputInvalid;ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;SessionClosed;QueueFull;Interrupted;Cancelled
 type StopReason string
 
 // The reasons a run stops for.
@@ -39,6 +39,8 @@ const (
 	StopDeadline StopReason = "Deadline"
 	// StopSessionClosed means that the budget of the Turn's Session was used up.
 	StopSessionClosed StopReason = "SessionClosed"
+	// StopQueueFull means that too many Turns of the namespace waited for a slot.
+	StopQueueFull StopReason = "QueueFull"
 	// StopInterrupted means that the run cannot go on, because of a fault within Capstan or because its journal is damaged or lost.
 	StopInterrupted StopReason = "Interrupted"
 	// StopCancelled means that somebody cancelled the Turn.

@@ -148,7 +148,7 @@ func TestDecide(t *testing.T) {
 		},
 		"a bound Turn is its executor's, cancelled or not": {
 			turn: turnWith(boundTo("e"), started(time.Hour), desires(v1alpha1.DesiredStateCancelled)), agent: ready, lives: true,
-			want: decision{action: nothing},
+			want: decision{action: follow},
 		},
 		"a Turn of a lost executor is admitted anew, within its time": {
 			turn: turnWith(boundTo("e"), started(30*time.Second)), agent: ready, want: decision{action: admit, after: 30 * time.Second},
@@ -243,7 +243,7 @@ func TestDecide(t *testing.T) {
 		},
 		"a queued Turn stays in its queue while its changed agent is looked at": {
 			turn: turnWith(waitsAs(v1alpha1.TurnReasonQueued, 10*time.Second)), agent: agentWith("", ""),
-			want: decision{action: nothing, after: byDefault - 9*time.Second},
+			want: decision{action: hold, after: byDefault - 9*time.Second},
 		},
 		"a Turn that may have its prompt goes on, whatever has become of its profile": {
 			turn: turnWith(boundTo("e"), started(30*time.Second)), agent: noProfile, want: decision{action: admit, after: 30 * time.Second},

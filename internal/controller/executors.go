@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -13,10 +14,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/fairqueue"
+	"github.com/capstan-dev/capstan/internal/scheduler"
 )
 
 // ExecutorReconciler watches the Leases of executors: it wakes waiting Turns when an executor appears, and the Turns of
@@ -212,7 +214,7 @@ func (f follower) handler() toolscache.ResourceEventHandler {
 func (r *ExecutorReconciler) lost(ctx context.Context, name string) error {
 	delete(r.known, name)
 	r.space.forget(executor.LeasePrefix + name)
-	if err := r.wakeForSpace(ctx); err != nil {
+	if err := errors.Join(r.wakeForSpace(ctx), r.publish(ctx)); err != nil {
 		return err
 	}
 	return r.wakeTurnsOf(ctx, name)
@@ -220,28 +222,40 @@ func (r *ExecutorReconciler) lost(ctx context.Context, name string) error {
 
 // found brings back who waits for an executor. A renewal is no news; one that appears, or takes more Turns than before, is.
 func (r *ExecutorReconciler) found(ctx context.Context, name string, capacity int) error {
-	if now, known := r.known[name]; known && now == capacity && !r.Turns.places.areStranded() {
+	if err := r.publish(ctx); err != nil {
+		return err
+	}
+	if now, known := r.known[name]; known && now == capacity {
 		return nil
 	}
 	if r.known == nil {
 		r.known = map[string]int{}
 	}
 	r.known[name] = capacity
-	r.Turns.places.wakeAll()
 	return r.wakeTurnsOfLost(ctx)
+}
+
+// publish tells the scheduler which executors may get Turns.
+func (r *ExecutorReconciler) publish(ctx context.Context) error {
+	all, err := r.live(ctx)
+	if err != nil {
+		return fmt.Errorf("failed to list executors: %w", err)
+	}
+	r.Turns.slots.SetExecutors(all)
+	return nil
 }
 
 // wakeTurnsOfLost brings back the Turns that are bound to executors that do not live: there was none to take them.
 func (r *ExecutorReconciler) wakeTurnsOfLost(ctx context.Context) error {
 	var turns v1alpha1.TurnList
-	if err := r.Client.List(ctx, &turns); err != nil {
+	if err := r.Client.List(ctx, &turns, client.UnsafeDisableDeepCopy); err != nil {
 		return err
 	}
 	for i := range turns.Items {
 		t := &turns.Items[i]
 		name := t.BoundTo()
 		if _, lives := r.known[name]; name != "" && name != r.Self && !lives {
-			r.Turns.enqueue(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(t)})
+			r.Turns.enqueue(client.ObjectKeyFromObject(t), fairqueue.Normal)
 		}
 	}
 	return nil
@@ -258,17 +272,17 @@ func capacityOf(l *coordinationv1.Lease) int {
 
 func (r *ExecutorReconciler) wakeTurnsOf(ctx context.Context, name string) error {
 	var turns v1alpha1.TurnList
-	if err := r.Client.List(ctx, &turns, client.MatchingFields{indexTurnExecutor: name}); err != nil {
+	if err := r.Client.List(ctx, &turns, client.MatchingFields{indexTurnExecutor: name}, client.UnsafeDisableDeepCopy); err != nil {
 		return err
 	}
 	for i := range turns.Items {
-		r.Turns.enqueue(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&turns.Items[i])})
+		r.Turns.enqueue(client.ObjectKeyFromObject(&turns.Items[i]), fairqueue.Normal)
 	}
 	return nil
 }
 
 // live are the executors that may get Turns.
-func (r *ExecutorReconciler) live(ctx context.Context) ([]ExecutorInfo, error) {
+func (r *ExecutorReconciler) live(ctx context.Context) ([]scheduler.Executor, error) {
 	if err := r.start(ctx); err != nil {
 		return nil, err
 	}
@@ -276,7 +290,7 @@ func (r *ExecutorReconciler) live(ctx context.Context) ([]ExecutorInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []ExecutorInfo
+	var all []scheduler.Executor
 	now := r.Now()
 	for i := range leases {
 		l := &leases[i]
@@ -286,7 +300,7 @@ func (r *ExecutorReconciler) live(ctx context.Context) ([]ExecutorInfo, error) {
 		}
 		capacity := capacityOf(l) // 0 where the executor stops: what it is given it hands back
 		if _, trusted := r.leases.look(l, now); trusted && capacity > 0 {
-			all = append(all, ExecutorInfo{Name: name, Capacity: capacity, Store: r.storeOf(name, l)})
+			all = append(all, scheduler.Executor{Name: name, Capacity: capacity, Store: r.storeOf(name, l)})
 		}
 	}
 	return all, nil

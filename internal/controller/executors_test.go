@@ -13,6 +13,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/scheduler"
 )
 
 func TestExecutorsComeAndGo(t *testing.T) {
@@ -21,7 +22,7 @@ func TestExecutorsComeAndGo(t *testing.T) {
 	lost := turnWith(boundTo("lost"), func(t *v1alpha1.Turn) { t.Name, t.UID = "lost-turn", "u3" })
 	lease := leaseOf("other", 3, now.Add(-10*time.Second))
 	b := newBench(t, interceptor.Funcs{}, other, own, lost, lease)
-	b.turns.places.take(wants("waits", "agent", 0), nil)
+	b.turns.slots.Reserve(wants("waits", "agent"), nil)
 	clock := now
 	b.executors.Now = func() time.Time { return clock }
 	look := func(why string, after time.Duration, woken ...string) {
@@ -48,7 +49,7 @@ func TestExecutorsComeAndGo(t *testing.T) {
 	change(func() { lease.Spec.RenewTime = new(metav1.NewMicroTime(clock)) })
 	look("a renewal is no news", 15*time.Second)
 	change(func() { lease.Annotations[executor.CapacityAnnotation] = "4" })
-	look("one that takes more Turns is", 15*time.Second, "waits", "lost-turn")
+	look("one that takes more Turns is, and who waited has a slot already", 15*time.Second, "lost-turn")
 	clock = clock.Add(15 * time.Second)
 	look("a Lease that has run out frees its Turns, and is kept for a while", leaseKept-15*time.Second, "other-turn")
 	if lives, err := b.executors.lives(t.Context(), "self"); !lives || err != nil {
@@ -85,7 +86,7 @@ func TestAProcessWithoutAnExecutorHasNone(t *testing.T) {
 	b := newBench(t, interceptor.Funcs{}, leaseOf("other", 3, now))
 	b.executors.Self = ""
 	live, err := b.executors.live(t.Context())
-	if diff := cmp.Diff([]ExecutorInfo{{Name: "other", Capacity: 3}}, live); diff != "" || err != nil {
+	if diff := cmp.Diff([]scheduler.Executor{{Name: "other", Capacity: 3}}, live); diff != "" || err != nil {
 		t.Errorf("the executors are others: %v (-want +got):\n%s", err, diff)
 	}
 	if lives, err := b.executors.lives(t.Context(), "gone"); lives || err != nil {
@@ -106,7 +107,7 @@ func TestWhoLeadsAloneKnowsThatAllOthersAreGone(t *testing.T) {
 		t.Errorf("this process lives: %t, %v", lives, err)
 	}
 	live, err := b.executors.live(t.Context())
-	if diff := cmp.Diff([]ExecutorInfo{{Name: "self", Capacity: 2}}, live); diff != "" || err != nil {
+	if diff := cmp.Diff([]scheduler.Executor{{Name: "self", Capacity: 2}}, live); diff != "" || err != nil {
 		t.Errorf("the executors that may get Turns: %v (-want +got):\n%s", err, diff)
 	}
 	if _, err := b.executors.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(lease)}); err != nil {

@@ -149,7 +149,7 @@ func (f *FinishedTurns) look(ctx context.Context, key types.NamespacedName) (tim
 	case observe:
 		t.Status.ObservedGeneration = t.Generation
 		err = f.Client.Status().Update(ctx, &t)
-	case nothing, end, wait, admit, park, gather, cancel, settle:
+	case nothing, follow, hold, end, wait, admit, park, gather, cancel, settle:
 	}
 	again, err := written(ctrl.Result{RequeueAfter: d.after}, err)
 	return again.RequeueAfter, err

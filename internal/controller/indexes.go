@@ -41,12 +41,7 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		}},
 		{&v1alpha1.Agent{}, indexAgentToolServer, func(o client.Object) []string { return toolServerNames(o.(*v1alpha1.Agent)) }},
 		{&v1alpha1.Agent{}, indexAgentSubAgent, func(o client.Object) []string { return subAgentNames(o.(*v1alpha1.Agent)) }},
-		{&v1alpha1.Turn{}, indexTurnAgent, func(o client.Object) []string {
-			if t := o.(*v1alpha1.Turn); !t.IsFinished() {
-				return []string{t.Spec.AgentRef.Name}
-			}
-			return nil
-		}},
+		{&v1alpha1.Turn{}, indexTurnAgent, turnAgent},
 		{&v1alpha1.Turn{}, indexTurnExecutor, func(o client.Object) []string {
 			if name := o.(*v1alpha1.Turn).BoundTo(); name != "" {
 				return []string{name}
@@ -60,6 +55,14 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		}
 	}
 	return setupTurnIndexes(ctx, indexer)
+}
+
+// turnAgent is the Agent of a Turn that has not ended.
+func turnAgent(o client.Object) []string {
+	if t := o.(*v1alpha1.Turn); !t.IsFinished() {
+		return []string{t.Spec.AgentRef.Name}
+	}
+	return nil
 }
 
 // turnSession is the Session of a Turn that has not ended.

@@ -7,10 +7,10 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/fairqueue"
 	"github.com/capstan-dev/capstan/internal/quota"
 )
 
@@ -85,7 +85,7 @@ func (r *ExecutorReconciler) wakeForSpace(ctx context.Context) error {
 		}
 		for i := range turns.Items {
 			if t := &turns.Items[i]; t.StateReason() == v1alpha1.TurnReasonWaitingForJournalSpace {
-				r.Turns.enqueue(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(t)})
+				r.Turns.enqueue(client.ObjectKeyFromObject(t), fairqueue.Normal)
 			}
 		}
 	}
@@ -96,7 +96,7 @@ func (r *ExecutorReconciler) wakeForSpace(ctx context.Context) error {
 // until the quota is used up; then it waits as new ones do.
 func whenJournalsFull(v view) (decision, bool) {
 	fresh := v.turn.Epoch() == 0 || v.turn.StateReason() == v1alpha1.TurnReasonWaitingForJournalSpace
-	if !v.journals.Running && !(v.journals.New && fresh) {
+	if !v.journals.Running && (!v.journals.New || !fresh) {
 		return decision{}, false
 	}
 	return decision{action: wait, reason: v1alpha1.TurnReasonWaitingForJournalSpace, message: v.journals.Message, after: untilDeadline(v)}, true

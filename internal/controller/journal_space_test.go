@@ -47,7 +47,7 @@ func TestWhenJournalsFull(t *testing.T) {
 		"began, spent":         {"it goes on from its journal later", turnWith(began), spent, wait},
 		"had to wait, tight":   {"it would have to wait again at once", turnWith(waited), tight, wait},
 		"had to wait, space":   {"", turnWith(waited), idle, admit},
-		"bound, spent":         {"its executor stops it", turnWith(boundTo("other")), spent, nothing},
+		"bound, spent":         {"its executor stops it", turnWith(boundTo("other")), spent, follow},
 		"cancelled, spent":     {"it ends", turnWith(desires(v1alpha1.DesiredStateCancelled)), spent, end},
 		"out of time, spent":   {"it ends, and its journal says how", turnWith(began, started(24*time.Hour)), spent, settle},
 		"to be removed, spent": {"which makes space", turnWith(finished(time.Hour), keeps(1)), spent, remove},

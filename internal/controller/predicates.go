@@ -25,23 +25,6 @@ func turnNews() predicate.Predicate {
 	}}
 }
 
-// agentNews lets through what may let a waiting Turn run.
-func agentNews() predicate.Predicate {
-	return predicate.Funcs{
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok := e.ObjectOld.(*v1alpha1.Agent)
-			after, isAgent := e.ObjectNew.(*v1alpha1.Agent)
-			if !ok || !isAgent {
-				return false
-			}
-			was := ready(before.Status.Conditions, before.Generation)
-			is := ready(after.Status.Conditions, after.Generation)
-			return before.Generation != after.Generation || (was == nil) != (is == nil) ||
-				(was != nil && (was.Status != is.Status || was.Message != is.Message))
-		},
-	}
-}
-
 // toolServerNews lets through what an Agent says of a ToolServer: what its tools are, whether it is ready, and whether it was asked
 // for them at all. A look that found nothing new wakes no Agent, nor does a new spec of a server whose tools are known.
 func toolServerNews() predicate.Predicate {

@@ -43,28 +43,6 @@ func TestTurnNews(t *testing.T) {
 	}
 }
 
-func TestAgentNews(t *testing.T) {
-	newer := func(a *v1alpha1.Agent) { a.Generation++ }
-	hashed := func(a *v1alpha1.Agent) { a.Status.PromptRenderHash = "another" }
-	for name, tc := range map[string]struct {
-		before, after *v1alpha1.Agent
-		want          bool
-	}{
-		"a change of the spec":          {agentWith(metav1.ConditionTrue, ""), agentWith(metav1.ConditionTrue, "", newer), true},
-		"a first look at it":            {agentWith("", ""), agentWith(metav1.ConditionTrue, ""), true},
-		"readiness":                     {agentWith(metav1.ConditionFalse, ""), agentWith(metav1.ConditionTrue, ""), true},
-		"what is missing":               {agentWith(metav1.ConditionFalse, "a"), agentWith(metav1.ConditionFalse, "b"), true},
-		"another hash":                  {agentWith(metav1.ConditionTrue, ""), agentWith(metav1.ConditionTrue, "", hashed), false},
-		"nothing that anybody knows of": {agentWith("", ""), agentWith("", ""), false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := agentNews().Update(event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}); got != tc.want {
-				t.Errorf("let through: %t, want %t", got, tc.want)
-			}
-		})
-	}
-}
-
 func TestToolServerNews(t *testing.T) {
 	ready := func() *v1alpha1.ToolServer { return newServer("tickets", toolOf("a", v1alpha1.ToolEffectReadOnly)) }
 	for name, tc := range map[string]struct {

@@ -26,6 +26,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/scheduler"
 )
 
 // bench is the two reconcilers that bind Turns, on an API server in memory.
@@ -46,6 +47,7 @@ func newBench(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *
 	b := &bench{client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.Turn{}, &v1alpha1.Agent{}, &v1alpha1.Session{}).WithInterceptorFuncs(funcs).
 		WithIndex(&v1alpha1.Turn{}, indexTurnSession, turnSession).
+		WithIndex(&v1alpha1.Turn{}, indexTurnAgent, turnAgent).
 		WithIndex(&v1alpha1.Turn{}, FieldCompletionTime, func(o client.Object) []string {
 			if end := o.(*v1alpha1.Turn).Status.CompletionTime; end != nil {
 				return []string{end.String()}
@@ -61,7 +63,7 @@ func newBench(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *
 	b.turns = &TurnReconciler{Client: b.client, Reader: b.client, Live: b.client, Events: events.NewFakeRecorder(10), Now: clock, Approvals: approvals.Trust}
 	b.executors = &ExecutorReconciler{Client: b.client, Live: b.client, Now: clock, Namespace: "capstan-system", Self: "self", Turns: b.turns}
 	b.turns.Executors = b.executors
-	b.turns.places = newPlaces(func(turn client.ObjectKey) { b.woken = append(b.woken, turn.Name) })
+	b.turns.slots = scheduler.New(scheduler.Limits{}, func(turn scheduler.Key, _ bool) { b.woken = append(b.woken, turn.Name) })
 	queue := turnQueue(&recordingQueue{bench: b})
 	b.turns.queue.Store(&queue)
 	return b
@@ -75,6 +77,26 @@ type recordingQueue struct {
 
 // Add notes who was brought back.
 func (q *recordingQueue) Add(r reconcile.Request) { q.bench.woken = append(q.bench.woken, r.Name) }
+
+// holding is how many Turns hold slots.
+func (b *bench) holding() int {
+	n, _ := b.turns.slots.Counts()
+	return n
+}
+
+// queued is how many Turns wait for a slot.
+func (b *bench) queued() int {
+	_, n := b.turns.slots.Counts()
+	return n
+}
+
+// wants is the request of a Turn that is younger than those of turnWith.
+func wants(turn, agent string) scheduler.Request {
+	return scheduler.Request{
+		Turn:  scheduler.Key{Namespace: "helpdesk", Name: turn},
+		Agent: scheduler.Agent{Key: scheduler.Key{Namespace: "helpdesk", Name: agent}}, Since: now,
+	}
+}
 
 func (b *bench) look(t *testing.T, name string) (ctrl.Result, error) {
 	t.Helper()
@@ -163,8 +185,10 @@ func TestATurnWhoseTimeIsOverIsEndedByTheNextExecutor(t *testing.T) {
 	if got := b.turn(t, "one"); got.BoundTo() != "next" || got.Epoch() != 2 {
 		t.Errorf("the Turn must be bound to be ended: %+v", got.Status.Executor)
 	}
-	if n := len(b.turns.places.looking); n != 0 {
-		t.Errorf("%d Turns look for a place for ever, want none", n)
+	b.woken = nil
+	b.turns.slots.SetExecutors([]scheduler.Executor{{Name: "next", Capacity: 1}, {Name: "another", Capacity: 1}})
+	if len(b.woken) != 0 {
+		t.Errorf("woken: %v, want nobody: the Turn awaits no executor any more", b.woken)
 	}
 }
 
@@ -215,7 +239,7 @@ func TestBindingThatLostComesBack(t *testing.T) {
 	if err != nil || result.RequeueAfter != staleInterval {
 		t.Fatalf("a binding that lost must be tried again soon, got %v, %v", result, err)
 	}
-	if len(b.turns.places.taken) != 0 {
+	if b.holding() != 0 {
 		t.Error("a binding that lost must give its place back")
 	}
 	if _, err := b.look(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
@@ -228,7 +252,7 @@ func TestBindingOfATurnThatIsGone(t *testing.T) {
 	if result, err := b.look(t, "one"); err != nil || !result.IsZero() {
 		t.Errorf("a Turn that is gone is no error, got %v, %v", result, err)
 	}
-	if len(b.turns.places.taken) != 0 {
+	if b.holding() != 0 {
 		t.Error("a Turn that is gone must give its place back")
 	}
 }
@@ -239,7 +263,7 @@ func TestBindingOfUnknownOutcomeKeepsItsPlace(t *testing.T) {
 	if _, err := b.look(t, "one"); !apierrors.IsInternalError(err) {
 		t.Fatalf("the error must bring the Turn back, got %v", err)
 	}
-	if len(b.turns.places.taken) != 1 {
+	if b.holding() != 1 {
 		t.Error("the place must be kept")
 	}
 	if _, err := b.look(t, "one"); err != nil || b.turn(t, "one").Epoch() != 1 {
@@ -267,7 +291,7 @@ func TestStaleTurnKeepsItsPlace(t *testing.T) {
 	if result, err := b.look(t, "one"); err != nil || result.RequeueAfter != staleInterval {
 		t.Errorf("a Turn must be looked at again when the cache is up to date, got %v, %v", result, err)
 	}
-	if len(b.turns.places.taken) != 1 {
+	if b.holding() != 1 {
 		t.Error("the place of a Turn that runs was given away")
 	}
 	b.turns.Client = b.client
@@ -307,8 +331,14 @@ func TestATurnThatCannotBeLookedAtIsPassed(t *testing.T) {
 		"nobody has looked at its agent": newBench(t, interceptor.Funcs{}, queued.DeepCopy(), agentWith("", "")),
 	} {
 		t.Run(name, func(t *testing.T) {
-			b.turns.places.take(requestOf(queued), []ExecutorInfo{{Name: "full"}})
-			b.turns.places.take(wants("next", "other", 0), []ExecutorInfo{{Name: "full"}})
+			one := []scheduler.Executor{{Name: "self", Capacity: 1}}
+			b.turns.slots.Reserve(wants("runs", "third"), one)
+			b.turns.slots.Reserve(requestOf(queued), one)
+			b.turns.slots.Reserve(wants("next", "other"), one)
+			b.turns.slots.Release(wants("runs", "third").Turn)
+			if !slices.Equal(b.woken, []string{"one"}) {
+				t.Fatalf("woken: %v, want the Turn", b.woken)
+			}
 			b.woken = nil
 			if _, err := b.look(t, "one"); client.IgnoreNotFound(err) != nil && !apierrors.IsInternalError(err) {
 				t.Fatal(err)
@@ -316,7 +346,7 @@ func TestATurnThatCannotBeLookedAtIsPassed(t *testing.T) {
 			if !slices.Equal(b.woken, []string{"next"}) {
 				t.Errorf("woken: %v, want the next", b.woken)
 			}
-			if _, waits := b.turns.places.waiting[requestOf(queued).turn]; !waits {
+			if !b.turns.slots.Waits(requestOf(queued).Turn) {
 				t.Error("the Turn has lost its place in the queue")
 			}
 		})
@@ -337,7 +367,7 @@ func TestSeedIsTriedAgain(t *testing.T) {
 	if _, err := b.look(t, "one"); err != nil {
 		t.Error(err)
 	}
-	if len(b.turns.places.taken) != 1 {
+	if b.holding() != 1 {
 		t.Error("a Turn that was bound before the start must have its place")
 	}
 }

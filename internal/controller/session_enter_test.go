@@ -84,7 +84,7 @@ func TestATurnOfAClosedSessionEnds(t *testing.T) {
 	if !got.IsFinished() || got.StateReason() != v1alpha1.TurnReasonSessionClosed || got.Status.StopReason != v1alpha1.StopSessionClosed || got.Epoch() != 0 {
 		t.Errorf("the Turn must end before it is bound: %+v", got.Status)
 	}
-	if len(b.turns.places.taken) != 0 || len(b.turns.places.waiting) != 0 {
+	if b.holding() != 0 || b.queued() != 0 {
 		t.Error("a Turn that has ended has a place")
 	}
 }
@@ -126,7 +126,7 @@ func TestWaitingForASessionIsOneWriteThatKeepsTheOrder(t *testing.T) {
 	if got.StateReason() != v1alpha1.TurnReasonWaitingForSession || got.Status.SessionOrder != 8 {
 		t.Errorf("the Turn must wait and keep its order: %+v", got.Status)
 	}
-	if len(b.turns.places.waiting) != 0 {
+	if b.queued() != 0 {
 		t.Error("a Turn that waits for its session must not be in anybody's way")
 	}
 	if _, err := b.look(t, "b"); err != nil || b.turn(t, "b").ResourceVersion != got.ResourceVersion {
@@ -142,7 +142,7 @@ func TestAMateThatWasBoundAMomentAgoIsNotOverlooked(t *testing.T) {
 	b := newBench(t, interceptor.Funcs{}, mate("late", -time.Second), mate("early", 0), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
 	newer := b.turn(t, "late")
 	newer.ResourceVersion = "1000000"
-	b.turns.wrote.note(newer)
+	b.turns.wrote.Expect(newer)
 	if result, err := b.look(t, "early"); err != nil || result.RequeueAfter != staleInterval || b.turn(t, "early").BoundTo() != "" {
 		t.Errorf("got %v, %v, want another look when the cache is up to date", result, err)
 	}

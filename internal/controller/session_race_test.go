@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -33,7 +32,6 @@ func TestTwoTurnsOfASessionAreNeverBoundAtOnce(t *testing.T) {
 			if _, err := r.look(t, "late"); (err != nil) != lost {
 				t.Fatal(err)
 			}
-			r.beside.Wait()
 			if lost {
 				if _, err := r.look(t, "early"); err != nil {
 					t.Fatal(err)
@@ -53,10 +51,9 @@ type race struct {
 	// lost is whether the answer to the binding is.
 	lost     bool
 	appeared atomic.Bool
-	beside   sync.WaitGroup
 }
 
-// older makes the older Turn, and has it looked at beside the other, which has passed all checks but is not bound.
+// older makes the older Turn, and has it looked at while the other is, which has passed all checks but is not bound.
 func (r *race) older(ctx context.Context, t *testing.T) {
 	t.Helper()
 	early := mate("early", time.Second)
@@ -72,22 +69,7 @@ func (r *race) older(ctx context.Context, t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if r.held() {
-		r.beside.Go(look)
-	} else {
-		look() // to the end: nothing keeps it from that
-	}
-}
-
-// held is whether any Session is.
-func (r *race) held() bool {
-	for i := range r.turns.sessions {
-		if !r.turns.sessions[i].TryLock() {
-			return true
-		}
-		r.turns.sessions[i].Unlock()
-	}
-	return false
+	look() // to the end: no worker waits for another
 }
 
 func (r *race) update(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {

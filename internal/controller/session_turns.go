@@ -143,6 +143,24 @@ func whenHistoryLost(v view) (decision, bool) {
 	}, true
 }
 
+// enterAlone decides on a Turn that may be bound, while no other Turn of its Session is being bound, until leave is called. One that
+// comes while another is comes back soon: a burst in one Session must not keep the workers waiting. Most Turns of a burst do not
+// get here, because they are not the first of their Session.
+func (r *TurnReconciler) enterAlone(ctx context.Context, v view) (_ view, d decision, leave func(), err error) {
+	key := client.ObjectKey{Namespace: v.turn.Namespace, Name: v.turn.Spec.SessionRef.Name}
+	if _, busy := r.sessions.LoadOrStore(key, nil); busy {
+		return v, decision{action: hold, after: staleInterval}, func() {}, nil
+	}
+	leave = func() { r.sessions.Delete(key) }
+	if v.mates, err = sessionMates(ctx, r.Client, key.Namespace, key.Name); err != nil {
+		return v, decision{}, leave, err
+	}
+	if d = decide(v); d.action == admit {
+		d, err = r.enter(ctx, v, d)
+	}
+	return v, d, leave, err
+}
+
 // enter decides on a Turn that may be bound by what its Session says, which is made if it is not there. A Turn that was bound
 // before has entered it, unless the Session was deleted before its prompt was made.
 //
@@ -151,20 +169,20 @@ func whenHistoryLost(v view) (decision, bool) {
 // written before this read began, which therefore cannot miss it, as a read of the cache could: it follows Sessions and Turns
 // apart. And a budget that was raised before the Turn was created opens the Session for it.
 func (r *TurnReconciler) enter(ctx context.Context, v view, d decision) (decision, error) {
-	if v.turn.Spec.SessionRef == nil || (v.turn.Epoch() > 0 && !lacksPrompt(v.turn)) {
+	if v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
 		return d, nil
 	}
 	for i := range v.mates {
 		// Where API servers stamp creations by clocks that differ, a Turn may be older than one that was bound before it came.
-		if m := &v.mates[i]; m.UID != v.turn.UID && (r.wrote.missing(m) || m.BoundTo() == "" && r.places.holds(client.ObjectKeyFromObject(m))) {
-			return decision{action: nothing, after: staleInterval}, nil
+		if m := &v.mates[i]; m.UID != v.turn.UID && (r.wrote.IsStale(m) || m.BoundTo() == "" && r.slots.Holds(client.ObjectKeyFromObject(m))) {
+			return decision{action: hold, after: staleInterval}, nil
 		}
 	}
 	r.entering.RLock()
 	defer r.entering.RUnlock()
 	var err error
 	if v.session, err = r.session(ctx, v.turn); err != nil || v.session == nil {
-		return decision{action: nothing, after: staleInterval}, err
+		return decision{action: hold, after: staleInterval}, err
 	}
 	for _, p := range []policy{whenSessionDeleted, whenSessionClosed, whenHistoryLost} {
 		if other, ok := p(v); ok {

@@ -3,8 +3,8 @@ package controller
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,12 +13,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -26,7 +26,9 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/fairqueue"
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/scheduler"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -49,12 +51,15 @@ type TurnReconciler struct {
 	// Recheck is how often Turns that wait for a ConfigMap are looked at where ConfigMaps may not be watched; 0 watches them.
 	Recheck time.Duration
 
-	places *places
+	// Limits bound what one namespace takes.
+	Limits scheduler.Limits
+
+	slots *scheduler.Slots
 	// entering is held while Turns are told what their Session says, and locked while a Session is deleted that none names.
 	entering sync.RWMutex
-	wrote    ownWrites
-	// sessions are held, by a hash of their names, from the look at the Turns of a Session until one of them is bound.
-	sessions [64]sync.Mutex
+	wrote    scheduler.Expectations
+	// sessions are those of which a Turn is being bound: see enterAlone.
+	sessions sync.Map
 	seed     struct {
 		sync.Mutex
 		done bool
@@ -65,23 +70,25 @@ type TurnReconciler struct {
 
 type turnQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// sessionSeed spreads Sessions over their locks.
-var sessionSeed = maphash.MakeSeed()
-
-// bindingsAtOnce is how many Turns are looked at side by side: each binding waits for one write.
-const bindingsAtOnce = 8
+// bindingsAtOnce is how many Turns are looked at side by side: each binding waits for one write. Of one namespace it is fewer, so
+// that no namespace takes all workers.
+const (
+	bindingsAtOnce      = 16
+	bindingsOfNamespace = 12
+)
 
 // SetupWithManager registers the reconciler. A Turn is looked at when it appears, when its spec changes, when it has
-// ended or was handed back, when its agent changes, when a ConfigMap that it waits for appears, when it is its turn in its
-// Session, when somebody has decided about one of its calls (and from time to time while such a decision may not be used), when the Turn of a sub-agent that it waits for has ended, when the
-// Turn that waits for it has, and when a place becomes free for it.
+// ended or was handed back, when a change of its Agent bears on it, when a ConfigMap that it waits for appears, when it is its
+// turn in its Session, when somebody has decided about one of its calls (and from time to time while such a decision may not be
+// used), when the Turn of a sub-agent that it waits for has ended, when the Turn that waits for it has, and when it has got a slot.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	r.places = newPlaces(func(turn types.NamespacedName) { r.enqueue(reconcile.Request{NamespacedName: turn}) })
+	r.slots = scheduler.New(r.Limits, r.wake)
 	options := retries()
-	options.MaxConcurrentReconciles = bindingsAtOnce
+	options.MaxConcurrentReconciles, options.NewQueue = bindingsAtOnce, fairqueue.For(bindingsOfNamespace)
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Turn{}, builder.WithPredicates(turnNews())).
-		Watches(&v1alpha1.Agent{}, handler.EnqueueRequestsFromMapFunc(r.waitersOf), builder.WithPredicates(agentNews())).
+		Watches(&v1alpha1.Turn{}, r.slotEvents()).
+		Watches(&v1alpha1.Agent{}, r.agentEvents()).
 		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(r.matesOf), builder.WithPredicates(queueOfSessionNews())).
 		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(r.relativesOf), builder.WithPredicates(concernsRelatives())).
 		Watches(&v1alpha1.ToolApproval{}, handler.EnqueueRequestsFromMapFunc(turnOf), builder.WithPredicates(decisionMade())).
@@ -97,139 +104,146 @@ func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return b.Complete(r)
 }
 
-func (r *TurnReconciler) enqueue(req reconcile.Request) {
-	if q := r.queue.Load(); q != nil {
-		(*q).Add(req)
+// wake brings a Turn back for the scheduler.
+func (r *TurnReconciler) wake(turn scheduler.Key, urgent bool) {
+	if urgent {
+		r.enqueue(turn, fairqueue.Urgent)
+	} else {
+		r.enqueue(turn, fairqueue.Normal)
 	}
 }
 
-// waitersOf maps an agent to its Turns that are not bound.
-func (r *TurnReconciler) waitersOf(ctx context.Context, o client.Object) []reconcile.Request {
-	var turns v1alpha1.TurnList
-	if err := r.Client.List(ctx, &turns, client.InNamespace(o.GetNamespace()), client.MatchingFields{indexTurnAgent: o.GetName()}); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the turns of an agent", "agent", o.GetName())
-		return nil
+func (r *TurnReconciler) enqueue(turn scheduler.Key, priority int) {
+	q := r.queue.Load()
+	if q == nil {
+		return
 	}
-	var waiting []request
-	for i := range turns.Items {
-		if t := &turns.Items[i]; t.BoundTo() == "" {
-			waiting = append(waiting, requestOf(t))
-		}
+	request := reconcile.Request{NamespacedName: turn}
+	if fair, ok := (*q).(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		fair.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, request)
+	} else {
+		(*q).Add(request)
 	}
-	slices.SortFunc(waiting, request.compare) // the queue keeps the order
-	requests := make([]reconcile.Request, 0, len(waiting))
-	for _, w := range waiting {
-		requests = append(requests, reconcile.Request{NamespacedName: w.turn})
-	}
-	return requests
 }
 
-// Reconcile looks at one Turn, decides, and acts.
+// Reconcile looks at one Turn, decides, and acts. What an action means for the Turn's slot, the action says.
 func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	if err := r.seedPlaces(ctx); err != nil {
+	if err := r.seedSlots(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
 	var t v1alpha1.Turn
 	if err := r.Client.Get(ctx, req.NamespacedName, &t); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.places.leave(req.NamespacedName)
-			r.wrote.forget(req.NamespacedName)
+			r.slots.Release(req.NamespacedName)
+			r.wrote.Forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !t.DeletionTimestamp.IsZero() {
-		// Somebody's finalizer holds it; its executor has stopped.
-		r.places.leave(req.NamespacedName)
+		r.slots.Release(req.NamespacedName) // a finalizer holds the Turn; its executor has stopped
 		return ctrl.Result{}, nil
 	}
-	if r.wrote.missing(&t) {
+	if r.wrote.IsStale(&t) {
 		return ctrl.Result{RequeueAfter: staleInterval}, nil
 	}
-	if ref := t.Spec.SessionRef; ref != nil {
-		lock := &r.sessions[maphash.String(sessionSeed, t.Namespace+"/"+ref.Name)%uint64(len(r.sessions))]
-		lock.Lock()
-		defer lock.Unlock()
-	}
-	v, d, err := r.judge(ctx, &t)
+	v, d, leave, err := r.judge(ctx, &t)
+	defer leave()
 	if err != nil {
-		r.places.pass(req.NamespacedName)
+		r.useSlot(&t, deferSlot)
 		return ctrl.Result{}, err
 	}
-	again := ctrl.Result{RequeueAfter: d.after}
+	if use := d.action.slot(); use != reserveSlot {
+		r.useSlot(&t, use)
+		return r.act(ctx, v, d)
+	}
+	result, use, err := r.schedule(ctx, v, d)
+	r.useSlot(&t, use)
+	return result, err
+}
+
+// useSlot tells the scheduler what becomes of the slot of a Turn.
+func (r *TurnReconciler) useSlot(t *v1alpha1.Turn, use slotUse) {
+	switch key := client.ObjectKeyFromObject(t); use {
+	case releaseSlot:
+		r.slots.Release(key)
+	case deferSlot:
+		r.slots.Defer(key)
+	case confirmSlot:
+		r.slots.Confirm(requestOf(t), t.BoundTo())
+	case keepSlot, reserveSlot:
+	}
+}
+
+// act does what was decided, where that needs no slot.
+func (r *TurnReconciler) act(ctx context.Context, v view, d decision) (ctrl.Result, error) {
+	t, again := v.turn, ctrl.Result{RequeueAfter: d.after}
 	switch d.action {
-	case admit:
-		return r.admit(ctx, v, d)
 	case wait:
-		r.places.leave(req.NamespacedName)
-		return written(again, r.wait(ctx, &t, d.reason, d.message))
+		return written(again, r.wait(ctx, t, d.reason, d.message))
 	case park:
-		r.places.leave(req.NamespacedName)
 		return written(again, r.park(ctx, v, d))
 	case gather: // which the watch then shows
-		r.places.leave(req.NamespacedName)
 		return written(again, r.gather(ctx, v))
 	case cancel: // which the watch then shows
-		return written(again, r.cancelTurn(ctx, &t))
-	case settle:
-		return r.settle(ctx, v, d)
+		return written(again, r.cancelTurn(ctx, t))
 	case end:
-		r.places.leave(req.NamespacedName)
-		return written(again, r.end(ctx, &t, d))
+		return written(again, r.end(ctx, t, d))
 	case remove:
-		r.places.leave(req.NamespacedName)
-		return written(again, removeTurn(ctx, r.Client, &t))
+		return written(again, removeTurn(ctx, r.Client, t))
 	case observe:
-		r.places.leave(req.NamespacedName)
 		t.Status.ObservedGeneration = t.Generation
-		return written(again, r.updateStatus(ctx, &t))
-	case nothing:
-		switch {
-		case t.IsFinished():
-			r.places.leave(req.NamespacedName)
-		case t.BoundTo() != "":
-			r.places.hold(&t)
-		default:
-			r.places.pass(req.NamespacedName)
-		}
+		return written(again, r.updateStatus(ctx, t))
+	case nothing, follow, hold, admit, settle:
 	}
 	return again, nil
 }
 
-// seedPlaces notes, once, what was bound before this process started.
-func (r *TurnReconciler) seedPlaces(ctx context.Context) error {
+// seedSlots notes, once, what was bound before this process started.
+func (r *TurnReconciler) seedSlots(ctx context.Context) error {
 	r.seed.Lock()
 	defer r.seed.Unlock()
 	if r.seed.done {
 		return nil
 	}
 	var turns v1alpha1.TurnList
-	if err := r.Client.List(ctx, &turns); err != nil {
+	if err := r.Client.List(ctx, &turns, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("failed to list the turns that are bound: %w", err)
 	}
 	for i := range turns.Items {
 		if t := &turns.Items[i]; t.BoundTo() != "" && t.DeletionTimestamp.IsZero() {
-			r.places.hold(t)
+			r.slots.Confirm(requestOf(t), t.BoundTo())
 		}
 	}
 	r.seed.done = true
 	return nil
 }
 
-func agentKey(t *v1alpha1.Turn) types.NamespacedName {
-	return types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
+// requestOf is the request of a Turn of whose Agent nothing is said.
+func requestOf(t *v1alpha1.Turn) scheduler.Request {
+	return scheduler.Request{
+		Turn: client.ObjectKeyFromObject(t), Agent: scheduler.Agent{Key: agentKey(t)}, Since: t.CreationTimestamp.Time,
+		Admitted: t.Epoch() > 0 || t.StateReason() == v1alpha1.TurnReasonQueued,
+	}
 }
 
-// judge gathers what a decision about a Turn is made from, and decides. A Turn that may be bound enters its Session first.
-func (r *TurnReconciler) judge(ctx context.Context, t *v1alpha1.Turn) (view, decision, error) {
-	v, err := r.view(ctx, t)
-	if err != nil {
-		return v, decision{}, err
+func agentKey(t *v1alpha1.Turn) client.ObjectKey {
+	return client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
+}
+
+// judge gathers what a decision about a Turn is made from, and decides. A Turn that may be bound enters its Session first. leave
+// must be called when the decision has been acted on.
+func (r *TurnReconciler) judge(ctx context.Context, t *v1alpha1.Turn) (v view, d decision, leave func(), err error) {
+	leave = func() {}
+	if v, err = r.view(ctx, t); err != nil {
+		return v, decision{}, leave, err
 	}
-	d := decide(v)
-	if d.action == admit {
-		d, err = r.enter(ctx, v, d)
+	if d = decide(v); d.action != admit {
+		return v, d, leave, nil
 	}
-	return v, d, err
+	if t.Spec.SessionRef != nil {
+		return r.enterAlone(ctx, v)
+	}
+	return v, d, leave, nil
 }
 
 // view gathers what a decision is made from.
@@ -268,52 +282,78 @@ func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, erro
 	return v, err
 }
 
-// admit binds a Turn if there is a place for it, by one write that claims it.
-func (r *TurnReconciler) admit(ctx context.Context, v view, d decision) (ctrl.Result, error) {
-	wanted := requestOf(v.turn)
-	if m := v.agent.Spec.MaxParallelTurns; m != nil {
-		wanted.most = int(*m)
-	}
-	r.places.look(wanted.turn)
+// schedule asks for a slot for a Turn and binds it, and says what becomes of the slot.
+func (r *TurnReconciler) schedule(ctx context.Context, v view, d decision) (ctrl.Result, slotUse, error) {
+	// An executor that appears while they are listed wakes the Turn.
+	r.slots.AwaitExecutor(client.ObjectKeyFromObject(v.turn))
 	executors, err := r.Executors.live(ctx)
 	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("failed to list executors: %w", err)
+		return ctrl.Result{}, deferSlot, fmt.Errorf("failed to list executors: %w", err)
 	}
-	name, why := r.places.take(wanted, executors)
-	if why != "" {
-		return written(ctrl.Result{RequeueAfter: d.after}, r.wait(ctx, v.turn, queueReason(executors), why))
+	if d.action == settle {
+		return r.settle(ctx, v, d, executors)
 	}
-	return r.bind(ctx, v, named(executors, name))
+	return r.admit(ctx, v, d, executors)
+}
+
+// admit binds a Turn if there is a slot for it, by one write that claims it.
+func (r *TurnReconciler) admit(ctx context.Context, v view, d decision, executors []scheduler.Executor) (ctrl.Result, slotUse, error) {
+	wanted := requestOf(v.turn)
+	wanted.Agent = agentInfo(v.agent)
+	switch verdict := r.slots.Reserve(wanted, executors); verdict.Cause {
+	case scheduler.NoCause:
+		return r.bind(ctx, v, named(executors, verdict.Executor))
+	case scheduler.QueueFull:
+		full := decision{action: end, reason: v1alpha1.TurnReasonQueueFull, message: verdict.Message}
+		result, err := written(ctrl.Result{}, r.end(ctx, v.turn, full))
+		return result, releaseSlot, err
+	case scheduler.NoExecutor:
+		if v.turn.StateReason() == v1alpha1.TurnReasonQueued {
+			return ctrl.Result{RequeueAfter: d.after}, keepSlot, nil // as while the only executor starts again: it waits on
+		}
+		result, err := written(ctrl.Result{RequeueAfter: d.after}, r.wait(ctx, v.turn, v1alpha1.TurnReasonPending, verdict.Message))
+		return result, keepSlot, err
+	default:
+		result, err := written(ctrl.Result{RequeueAfter: d.after}, r.wait(ctx, v.turn, v1alpha1.TurnReasonQueued, verdict.Message))
+		return result, keepSlot, err
+	}
+}
+
+// agentInfo is what the scheduler learns of an Agent.
+func agentInfo(a *v1alpha1.Agent) scheduler.Agent {
+	info := scheduler.Agent{Key: client.ObjectKeyFromObject(a), Version: 1}
+	if version, err := strconv.ParseInt(a.ResourceVersion, 10, 64); err == nil {
+		info.Version = version
+	}
+	if most := a.Spec.MaxParallelTurns; most != nil {
+		info.Most = int(*most)
+	}
+	return info
 }
 
 // named is the executor of a name.
-func named(executors []ExecutorInfo, name string) ExecutorInfo {
-	i := slices.IndexFunc(executors, func(e ExecutorInfo) bool { return e.Name == name })
+func named(executors []scheduler.Executor, name string) scheduler.Executor {
+	i := slices.IndexFunc(executors, func(e scheduler.Executor) bool { return e.Name == name })
 	return executors[i]
 }
 
 // settle binds a Turn that is to end, so that its executor ends it with all that the journal holds. Where there is no
 // executor, a Turn whose time is over still waits for one for a while, and any other ends here and now.
-func (r *TurnReconciler) settle(ctx context.Context, v view, d decision) (ctrl.Result, error) {
-	key := client.ObjectKeyFromObject(v.turn)
-	r.places.look(key)
-	executors, err := r.Executors.live(ctx)
-	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("failed to list executors: %w", err)
-	}
-	if name := r.places.claim(requestOf(v.turn), executors); name != "" {
+func (r *TurnReconciler) settle(ctx context.Context, v view, d decision, executors []scheduler.Executor) (ctrl.Result, slotUse, error) {
+	if name := r.slots.ReserveOverLimit(requestOf(v.turn), executors); name != "" {
 		return r.bind(ctx, v, named(executors, name))
 	}
 	if left := v.untilGivenUp(); left > 0 && d.reason == v1alpha1.TurnReasonDeadlineExceeded {
 		// The Turn goes on looking: an executor that appears wakes it.
-		return written(ctrl.Result{RequeueAfter: left}, r.wait(ctx, v.turn, v1alpha1.TurnReasonPending, "no executor is running"))
+		result, err := written(ctrl.Result{RequeueAfter: left}, r.wait(ctx, v.turn, v1alpha1.TurnReasonPending, "no executor is running"))
+		return result, keepSlot, err
 	}
-	r.places.leave(key)
-	return written(ctrl.Result{}, r.end(ctx, v.turn, d))
+	result, err := written(ctrl.Result{}, r.end(ctx, v.turn, d))
+	return result, releaseSlot, err
 }
 
-// bind writes that a Turn has its place, which claims it.
-func (r *TurnReconciler) bind(ctx context.Context, v view, to ExecutorInfo) (ctrl.Result, error) {
+// bind writes that a Turn has its slot, which claims it.
+func (r *TurnReconciler) bind(ctx context.Context, v view, to scheduler.Executor) (ctrl.Result, slotUse, error) {
 	t, name := v.turn, to.Name
 	translate.Unpark(t, v.now)
 	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", name), v.now)
@@ -321,29 +361,18 @@ func (r *TurnReconciler) bind(ctx context.Context, v view, to ExecutorInfo) (ctr
 	t.Status.Executor = translate.Bind(t, v.agent, name, to.Store.ID, to.Store.Incarnation)
 	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionPrepared) // what an earlier run said of it
 	switch err := r.updateStatus(ctx, t); {
-	case err == nil:
-		r.places.hold(t)
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		r.places.leave(client.ObjectKeyFromObject(t))
-		return written(ctrl.Result{}, err)
-	default:
-		// The write may have been done all the same, so the Turn keeps its place until it is looked at again.
-		return ctrl.Result{}, fmt.Errorf("failed to bind the turn to executor %q: %w", name, err)
-	}
-	if name == r.Executors.Self {
-		return ctrl.Result{}, nil
+		result, err := written(ctrl.Result{}, err)
+		return result, releaseSlot, err
+	case err != nil:
+		// The write may have been done all the same, so the Turn keeps its slot until it is looked at again.
+		return ctrl.Result{}, keepSlot, fmt.Errorf("failed to bind the turn to executor %q: %w", name, err)
+	case name == r.Executors.Self:
+		return ctrl.Result{}, confirmSlot, nil
 	}
 	// If the executor's Lease runs out before the cache shows this binding, the Turn is not among those that are then
 	// bound anew.
-	return ctrl.Result{RequeueAfter: executor.LeaseDuration}, nil
-}
-
-// queueReason is Queued where all executors are busy, and Pending where there is none yet.
-func queueReason(executors []ExecutorInfo) string {
-	if len(executors) == 0 {
-		return v1alpha1.TurnReasonPending
-	}
-	return v1alpha1.TurnReasonQueued
+	return ctrl.Result{RequeueAfter: executor.LeaseDuration}, confirmSlot, nil
 }
 
 // wait writes down what a Turn waits for, if that is news. A Turn of a lost executor is unbound by it.
@@ -370,7 +399,7 @@ func (r *TurnReconciler) updateStatus(ctx context.Context, t *v1alpha1.Turn) err
 	if err := r.Client.Status().Update(ctx, t); err != nil {
 		return err
 	}
-	r.wrote.note(t)
+	r.wrote.Expect(t)
 	return nil
 }
 
@@ -390,6 +419,8 @@ func (r *TurnReconciler) end(ctx context.Context, t *v1alpha1.Turn, d decision) 
 		t.Status.StopReason = v1alpha1.StopInvalidSpec
 	case v1alpha1.TurnReasonSessionClosed:
 		t.Status.StopReason = v1alpha1.StopSessionClosed
+	case v1alpha1.TurnReasonQueueFull:
+		t.Status.StopReason = v1alpha1.StopQueueFull
 	}
 	if err := r.updateStatus(ctx, t); err != nil {
 		return err

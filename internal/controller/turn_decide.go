@@ -14,8 +14,12 @@ import (
 type action string
 
 const (
-	// nothing: somebody else acts, or there is nothing left to do.
+	// nothing: there is nothing left to do.
 	nothing action = "nothing"
+	// follow: the executor that the Turn is bound to acts.
+	follow action = "follow"
+	// hold: the Turn cannot go on at present, and is looked at again soon. It keeps its position in the queue.
+	hold action = "hold"
 	// remove: delete the Turn.
 	remove action = "remove"
 	// observe: write down that the newest spec of a finished Turn was seen.
@@ -35,6 +39,38 @@ const (
 	// settle: bind the Turn to an executor to be ended there, from its journal; end it where there is no executor.
 	settle action = "settle"
 )
+
+// slotUse is what an action means for the slot of a Turn, and for its wait for one.
+type slotUse int
+
+const (
+	// keepSlot: nothing changes.
+	keepSlot slotUse = iota
+	// releaseSlot: the Turn needs no slot now. One that it has goes to the next.
+	releaseSlot
+	// deferSlot: the Turn waits for a slot and cannot take one at present. One that is reserved for it goes to the next.
+	deferSlot
+	// confirmSlot: the Turn has the slot of the executor that it is bound to.
+	confirmSlot
+	// reserveSlot: the action asks for a slot, and says itself what becomes of it.
+	reserveSlot
+)
+
+// slot says what an action means for the slot of the Turn.
+func (a action) slot() slotUse {
+	switch a {
+	case nothing, remove, observe, end, wait, park, gather:
+		return releaseSlot
+	case follow:
+		return confirmSlot
+	case hold:
+		return deferSlot
+	case admit, settle:
+		return reserveSlot
+	case cancel: // the change of the spec brings the Turn back
+	}
+	return keepSlot
+}
 
 // decision is an action and what to say of it.
 type decision struct {
@@ -123,7 +159,7 @@ func whenBound(v view) (decision, bool) {
 	if v.turn.BoundTo() == "" || !v.executorLives {
 		return decision{}, false
 	}
-	return decision{action: nothing}, true
+	return decision{action: follow}, true
 }
 
 func whenCancelled(v view) (decision, bool) {

@@ -226,7 +226,7 @@ func (r *TurnReconciler) cancelTurn(ctx context.Context, t *v1alpha1.Turn) error
 	if err := r.Client.Patch(ctx, t, client.MergeFrom(before)); err != nil {
 		return err
 	}
-	r.wrote.note(t)
+	r.wrote.Expect(t)
 	return nil
 }
 

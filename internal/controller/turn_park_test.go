@@ -479,7 +479,7 @@ func TestSubAgentsEndBeforeTheTurn(t *testing.T) {
 		"out of time, and none works":           {parked(seconds(9)), waits{}, settle, 0},
 		"out of time for too long":              {parked(seconds(4)), working, settle, 0},
 		"suspended":                             {parked(desires(v1alpha1.DesiredStateSuspended), seconds(9)), working, wait, 0},
-		"cancelled while its executor lives on": {turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), working, nothing, 0},
+		"cancelled while its executor lives on": {turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), working, follow, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := decide(view{turn: tc.turn, agent: agentWith(metav1.ConditionTrue, ""), executorLives: true, waits: tc.waits, now: now})

@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
@@ -17,7 +18,7 @@ func whenAgentNotReady(v view) (decision, bool) {
 	case why == "", checked && mayGoOn(v):
 		return decision{}, false
 	case !checked && v.turn.StateReason() == v1alpha1.TurnReasonQueued:
-		return decision{action: nothing, after: untilDeadline(v)}, true
+		return decision{action: hold, after: untilDeadline(v)}, true
 	}
 	return decision{action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, message: why, after: untilDeadline(v)}, true
 }
@@ -25,16 +26,20 @@ func whenAgentNotReady(v view) (decision, bool) {
 // agentReadiness says why the agent cannot run Turns, empty if it can, and whether that is known: nobody may have looked at
 // its newest spec.
 func agentReadiness(v view) (checked bool, why string) {
-	name := v.turn.Spec.AgentRef.Name
-	if v.agent == nil {
-		return true, fmt.Sprintf("Agent %q does not exist in namespace %q", name, v.turn.Namespace)
+	return agentReadinessOf(v.agent, agentKey(v.turn))
+}
+
+// agentReadinessOf is agentReadiness for an Agent of a name, nil if it does not exist.
+func agentReadinessOf(a *v1alpha1.Agent, key client.ObjectKey) (checked bool, why string) {
+	if a == nil {
+		return true, fmt.Sprintf("Agent %q does not exist in namespace %q", key.Name, key.Namespace)
 	}
-	c := ready(v.agent.Status.Conditions, v.agent.Generation)
+	c := ready(a.Status.Conditions, a.Generation)
 	switch {
 	case c == nil:
-		return false, fmt.Sprintf("Agent %q is not checked yet", name)
+		return false, fmt.Sprintf("Agent %q is not checked yet", key.Name)
 	case c.Status != metav1.ConditionTrue:
-		return true, fmt.Sprintf("Agent %q is not ready: %s", name, c.Message)
+		return true, fmt.Sprintf("Agent %q is not ready: %s", key.Name, c.Message)
 	}
 	return true, ""
 }

@@ -1,17 +1,18 @@
-package controller
+package scheduler
 
 import (
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-func TestOwnWrites(t *testing.T) {
+func TestExpectations(t *testing.T) {
 	version := func(uid, version string) *v1alpha1.Turn {
-		return turnWith(func(t *v1alpha1.Turn) { t.UID, t.ResourceVersion = types.UID(uid), version })
+		return &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "one", UID: types.UID(uid), ResourceVersion: version}}
 	}
 	for name, tc := range map[string]struct {
 		read *v1alpha1.Turn
@@ -24,16 +25,16 @@ func TestOwnWrites(t *testing.T) {
 		"a version that cannot be known": {version("a", "x"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var w ownWrites
-			if w.missing(tc.read) {
+			var w Expectations
+			if w.IsStale(tc.read) {
 				t.Error("nothing was written")
 			}
-			w.note(version("a", "10"))
-			if got := w.missing(tc.read); got != tc.want {
+			w.Expect(version("a", "10"))
+			if got := w.IsStale(tc.read); got != tc.want {
 				t.Errorf("missing: %t, want %t", got, tc.want)
 			}
-			w.forget(client.ObjectKeyFromObject(tc.read))
-			if w.missing(tc.read) {
+			w.Forget(client.ObjectKeyFromObject(tc.read))
+			if w.IsStale(tc.read) {
 				t.Error("what is forgotten is not missing")
 			}
 		})

@@ -1,0 +1,134 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/fairqueue"
+)
+
+// slotEvents releases the slot of a Turn as soon as the watch shows that the Turn has ended, is gone or was unbound, and so gives
+// it to the next, whatever waits in the queue of the reconciler. It adds nothing to that queue.
+func (r *TurnReconciler) slotEvents() handler.EventHandler {
+	return handler.Funcs{
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ turnQueue) {
+			before, ok := e.ObjectOld.(*v1alpha1.Turn)
+			after, isTurn := e.ObjectNew.(*v1alpha1.Turn)
+			if !ok || !isTurn || r.wrote.IsStale(after) { // this process has bound it anew since
+				return
+			}
+			switch key := client.ObjectKeyFromObject(after); {
+			case after.IsFinished(), !after.DeletionTimestamp.IsZero():
+				r.slots.Release(key)
+			case before.BoundTo() != "" && after.BoundTo() == "":
+				r.slots.ReleaseBound(key)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, _ turnQueue) {
+			key := client.ObjectKeyFromObject(e.Object)
+			var now v1alpha1.Turn
+			if err := r.Client.Get(ctx, key, &now); err == nil && now.UID != e.Object.GetUID() {
+				return // the cache has another Turn of that name already
+			}
+			r.slots.Release(key)
+		},
+	}
+}
+
+// agentEvents tells the scheduler of Agents, and brings those Turns back for which a change may change something. A Turn that waits
+// for a slot is not one of them as long as its Agent stays ready: the scheduler knows the Agent's new limit.
+func (r *TurnReconciler) agentEvents() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, _ turnQueue) {
+			if a, ok := e.Object.(*v1alpha1.Agent); ok {
+				r.agentChanged(ctx, nil, a)
+			}
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, _ turnQueue) {
+			before, ok := e.ObjectOld.(*v1alpha1.Agent)
+			if after, isAgent := e.ObjectNew.(*v1alpha1.Agent); ok && isAgent {
+				r.agentChanged(ctx, before, after)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, _ turnQueue) {
+			if a, ok := e.Object.(*v1alpha1.Agent); ok {
+				key := client.ObjectKeyFromObject(a)
+				r.slots.ForgetAgent(key)
+				_, why := agentReadinessOf(nil, key)
+				r.wakeConcerned(ctx, a, func(t *v1alpha1.Turn) bool { return r.isConcerned(t, why) })
+			}
+		},
+	}
+}
+
+// agentChanged acts on an Agent that appeared, if before is nil, or changed.
+func (r *TurnReconciler) agentChanged(ctx context.Context, before, after *v1alpha1.Agent) {
+	key := client.ObjectKeyFromObject(after)
+	r.slots.SetAgent(agentInfo(after))
+	checked, why := agentReadinessOf(after, key)
+	if checked {
+		r.slots.Resume(key)
+	}
+	if before != nil && !equality.Semantic.DeepEqual(before.Spec.Limits, after.Spec.Limits) {
+		r.wakeConcerned(ctx, after, func(*v1alpha1.Turn) bool { return true }) // their deadlines may be others
+		return
+	}
+	if !checked || before != nil && !readinessChanged(before, after) {
+		return // what is not checked yet will be in a moment
+	}
+	r.wakeConcerned(ctx, after, func(t *v1alpha1.Turn) bool { return r.isConcerned(t, why) })
+}
+
+// readinessChanged reports whether an Agent says something else of its readiness.
+func readinessChanged(before, after *v1alpha1.Agent) bool {
+	was := ready(before.Status.Conditions, before.Generation)
+	is := ready(after.Status.Conditions, after.Generation)
+	return (was == nil) != (is == nil) || was != nil && (was.Status != is.Status || was.Message != is.Message)
+}
+
+// isConcerned reports whether the readiness of its Agent may change something about a Turn that is not bound; why is why the Agent
+// is not ready, empty if it is.
+func (r *TurnReconciler) isConcerned(t *v1alpha1.Turn, why string) bool {
+	switch t.StateReason() {
+	case v1alpha1.TurnReasonWaitingForAgent:
+		c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
+		return c.Message != why
+	case v1alpha1.TurnReasonQueued, v1alpha1.TurnReasonPending:
+		return why != "" || !r.slots.Waits(client.ObjectKeyFromObject(t))
+	case "":
+		return true
+	}
+	return false
+}
+
+// wakeConcerned brings those of an Agent's Turns back that are not bound and that a change concerns, the oldest first.
+func (r *TurnReconciler) wakeConcerned(ctx context.Context, a *v1alpha1.Agent, concerned func(*v1alpha1.Turn) bool) {
+	var turns v1alpha1.TurnList
+	err := r.Client.List(ctx, &turns, client.InNamespace(a.Namespace), client.MatchingFields{indexTurnAgent: a.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the turns of an agent", "agent", a.Name)
+		return
+	}
+	var found []*v1alpha1.Turn
+	for i := range turns.Items {
+		if t := &turns.Items[i]; t.BoundTo() == "" && concerned(t) {
+			found = append(found, t)
+		}
+	}
+	slices.SortFunc(found, func(a, b *v1alpha1.Turn) int { // the queue keeps the order
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	for _, t := range found {
+		r.enqueue(client.ObjectKeyFromObject(t), fairqueue.Normal)
+	}
+}

@@ -1,0 +1,281 @@
+// Package fairqueue is the queue of a controller that serves namespaces in turn.
+package fairqueue
+
+import (
+	"cmp"
+	"container/heap"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Priorities within a namespace. Between namespaces they count for nothing.
+const (
+	// Urgent is for what others wait for, as a Turn that holds a slot and is not bound yet.
+	Urgent = 100
+	// Normal is for news.
+	Normal = 0
+	// Low is for routine, as a look at what has been looked at before. The objects that are there at the start have it, too.
+	Low = handler.LowPriority
+)
+
+// Queue hands out requests. Of each namespace a bounded number is under way at a time: handed out, or next in line. The others of
+// the namespace wait apart, those of the highest priority first, and then in their order. So a namespace with thousands of
+// requests neither takes all workers, as long as the bound is below their number, nor makes another namespace wait for more than
+// the bound.
+//
+// Waits, retries and metrics are those of package workqueue. Queue is safe for concurrent use.
+type Queue struct {
+	workqueue.TypedRateLimitingInterface[reconcile.Request]
+	line *line
+}
+
+var _ priorityqueue.PriorityQueue[reconcile.Request] = (*Queue)(nil)
+
+// New returns a queue. The name is that of its metrics; atOnce is how many requests of a namespace are under way at once, at
+// least 1.
+func New(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], atOnce int) *Queue {
+	l := &line{
+		TypedInterface: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[reconcile.Request]{Name: name}),
+		atOnce:         atOnce, underWay: map[reconcile.Request]*entry{}, namespaces: map[string]*namespace{},
+		later: map[reconcile.Request]int{},
+	}
+	delays := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[reconcile.Request]{Name: name, Queue: delayed{l}})
+	return &Queue{
+		TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
+			workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name, DelayingQueue: delays}),
+		line: l,
+	}
+}
+
+// For returns the option NewQueue of a controller.
+func For(atOnce int) func(string, workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	return func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+		return New(name, limiter, atOnce)
+	}
+}
+
+// Add adds a request of normal priority.
+func (q *Queue) Add(r reconcile.Request) { q.line.add(r, Normal) }
+
+// AddAfter adds a request of normal priority after a while.
+func (q *Queue) AddAfter(r reconcile.Request, after time.Duration) {
+	q.AddWithOpts(priorityqueue.AddOpts{After: after}, r)
+}
+
+// AddRateLimited adds a request of normal priority when the limiter allows it.
+func (q *Queue) AddRateLimited(r reconcile.Request) {
+	q.AddWithOpts(priorityqueue.AddOpts{RateLimited: true}, r)
+}
+
+// AddWithOpts adds requests with a priority, at once or later. One that waits already has the highest of its priorities.
+func (q *Queue) AddWithOpts(o priorityqueue.AddOpts, requests ...reconcile.Request) {
+	priority := Normal
+	if o.Priority != nil {
+		priority = *o.Priority
+	}
+	for _, r := range requests {
+		switch {
+		case o.RateLimited:
+			q.line.addLater(r, priority)
+			q.TypedRateLimitingInterface.AddRateLimited(r)
+		case o.After > 0:
+			q.line.addLater(r, priority)
+			q.TypedRateLimitingInterface.AddAfter(r, o.After)
+		default:
+			q.line.add(r, priority)
+		}
+	}
+}
+
+// GetWithPriority waits for a request. Done must be called with it.
+func (q *Queue) GetWithPriority() (r reconcile.Request, priority int, shutdown bool) {
+	r, shutdown = q.line.Get()
+	if shutdown {
+		return r, 0, true
+	}
+	return r, q.line.begin(r), false
+}
+
+// Get is GetWithPriority without the priority.
+func (q *Queue) Get() (r reconcile.Request, shutdown bool) {
+	r, _, shutdown = q.GetWithPriority()
+	return r, shutdown
+}
+
+// line holds what is to be handed out. The queue within has what is under way.
+type line struct {
+	workqueue.TypedInterface[reconcile.Request]
+	atOnce int
+
+	mu         sync.Mutex
+	underWay   map[reconcile.Request]*entry
+	namespaces map[string]*namespace
+	added      uint64
+	waiting    int
+	// later are the priorities of requests that are added after a while.
+	later map[reconcile.Request]int
+}
+
+// namespace has the requests of one namespace that are not under way, and the number of those that are.
+type namespace struct {
+	underWay int
+	waiting  entries
+	known    map[reconcile.Request]*entry
+}
+
+// entry is a request that waits, or is under way.
+type entry struct {
+	request  reconcile.Request
+	priority int
+	// number orders entries of one priority.
+	number uint64
+	at     int
+	// begun says that the request was handed out; again that it was added since, with this priority.
+	begun, again  bool
+	againPriority int
+}
+
+// delayed adds requests whose time has come, for the delaying queue.
+type delayed struct{ *line }
+
+// Add adds a request with the priority that was kept for it.
+func (d delayed) Add(r reconcile.Request) {
+	d.mu.Lock()
+	priority, ok := d.later[r]
+	if !ok {
+		priority = Normal
+	}
+	delete(d.later, r)
+	d.mu.Unlock()
+	d.add(r, priority)
+}
+
+// addLater keeps the priority of a request that is added after a while.
+func (l *line) addLater(r reconcile.Request, priority int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known, ok := l.later[r]; ok {
+		priority = max(priority, known)
+	}
+	l.later[r] = priority
+}
+
+func (l *line) add(r reconcile.Request, priority int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ShuttingDown() {
+		return
+	}
+	if e := l.underWay[r]; e != nil {
+		switch {
+		case !e.begun:
+			e.priority = max(e.priority, priority)
+		case e.again:
+			e.againPriority = max(e.againPriority, priority)
+		default:
+			e.again, e.againPriority = true, priority
+		}
+		return
+	}
+	n := l.namespaces[r.Namespace]
+	if n == nil {
+		n = &namespace{known: map[reconcile.Request]*entry{}}
+		l.namespaces[r.Namespace] = n
+	}
+	if e := n.known[r]; e != nil {
+		if priority > e.priority {
+			e.priority = priority
+			heap.Fix(&n.waiting, e.at)
+		}
+		return
+	}
+	l.added++
+	e := &entry{request: r, priority: priority, number: l.added}
+	n.known[r] = e
+	heap.Push(&n.waiting, e)
+	l.waiting++
+	l.advance(n)
+}
+
+// advance lets requests of a namespace get under way, up to the bound.
+func (l *line) advance(n *namespace) {
+	for n.underWay < l.atOnce && len(n.waiting) > 0 {
+		e := heap.Pop(&n.waiting).(*entry)
+		delete(n.known, e.request)
+		l.waiting--
+		n.underWay++
+		l.underWay[e.request] = e
+		l.Add(e.request)
+	}
+}
+
+// begin notes that a request was handed out, and returns its priority.
+func (l *line) begin(r reconcile.Request) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.underWay[r]
+	e.begun = true
+	return e.priority
+}
+
+// Done notes that a request is done. If it was added meanwhile, it waits again, behind the others of its priority.
+func (l *line) Done(r reconcile.Request) {
+	l.mu.Lock()
+	e, n := l.underWay[r], l.namespaces[r.Namespace]
+	delete(l.underWay, r)
+	n.underWay--
+	l.TypedInterface.Done(r)
+	l.advance(n)
+	if n.underWay == 0 {
+		delete(l.namespaces, r.Namespace)
+	}
+	l.mu.Unlock()
+	if e.again {
+		l.add(r, e.againPriority)
+	}
+}
+
+// Len returns how many requests wait to be handed out.
+func (l *line) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting + l.TypedInterface.Len()
+}
+
+// entries is a heap of requests, the next at its top.
+type entries []*entry
+
+// Len is part of heap.Interface.
+func (e entries) Len() int { return len(e) }
+
+// Less is part of heap.Interface.
+func (e entries) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(e[j].priority, e[i].priority), cmp.Compare(e[i].number, e[j].number)) < 0
+}
+
+// Swap is part of heap.Interface.
+func (e entries) Swap(i, j int) {
+	e[i], e[j] = e[j], e[i]
+	e[i].at, e[j].at = i, j
+}
+
+// Push is part of heap.Interface.
+func (e *entries) Push(x any) {
+	last := x.(*entry)
+	last.at = len(*e)
+	*e = append(*e, last)
+}
+
+// Pop is part of heap.Interface.
+func (e *entries) Pop() any {
+	all := *e
+	last := all[len(all)-1]
+	all[len(all)-1] = nil
+	*e = all[:len(all)-1]
+	return last
+}

@@ -1,0 +1,178 @@
+package fairqueue
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+func of(namespace, name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
+}
+
+func newQueue(t *testing.T, atOnce int) *Queue {
+	t.Helper()
+	q := New("test", workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute), atOnce)
+	t.Cleanup(q.ShutDown)
+	return q
+}
+
+// takes hands out so many requests and leaves them under way.
+func takes(t *testing.T, q *Queue, n int) (names []string) {
+	t.Helper()
+	for range n {
+		r, shutdown := q.Get()
+		if shutdown {
+			t.Fatal("the queue is shut down")
+		}
+		names = append(names, r.String())
+	}
+	return names
+}
+
+func TestANamespaceDoesNotTakeAllWorkers(t *testing.T) {
+	q := newQueue(t, 3)
+	for i := range 1000 {
+		q.Add(of("many", fmt.Sprintf("%04d", i)))
+	}
+	q.Add(of("few", "a"))
+	want := []string{"many/0000", "many/0001", "many/0002", "few/a"}
+	if diff := cmp.Diff(want, takes(t, q, 4)); diff != "" {
+		t.Errorf("the requests are others (-want +got):\n%s", diff)
+	}
+	if q.Len() != 997 {
+		t.Errorf("%d requests wait, want 997", q.Len())
+	}
+	q.Done(of("many", "0001"))
+	if got := takes(t, q, 1); got[0] != "many/0003" {
+		t.Errorf("got %v, want the next of the namespace once another is done", got)
+	}
+}
+
+// TestNamespacesTakeTurns: what comes later from another namespace waits for as many requests as the bound says.
+func TestNamespacesTakeTurns(t *testing.T) {
+	q := newQueue(t, 1)
+	for _, ns := range []string{"a", "b", "c"} {
+		for i := range 3 {
+			q.Add(of(ns, fmt.Sprint(i)))
+		}
+	}
+	var got []string
+	for range 9 {
+		r, _ := q.Get()
+		got = append(got, r.String())
+		q.Done(r)
+	}
+	want := []string{"a/0", "b/0", "c/0", "a/1", "b/1", "c/1", "a/2", "b/2", "c/2"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the order is another (-want +got):\n%s", diff)
+	}
+	if len(q.line.namespaces) != 0 || len(q.line.underWay) != 0 {
+		t.Errorf("the queue keeps %v and %v of what is done", q.line.namespaces, q.line.underWay)
+	}
+}
+
+func TestPrioritiesCountWithinANamespace(t *testing.T) {
+	q := newQueue(t, 1)
+	add := func(priority int, names ...string) {
+		for _, name := range names {
+			q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, of("a", name))
+		}
+	}
+	add(Normal, "first")
+	add(Low, "old", "raised")
+	add(Normal, "news")
+	add(Urgent, "urgent", "raised")
+	add(Low, "urgent") // which lowers nothing
+	q.Add(of("b", "other"))
+	var got []string
+	for range 6 {
+		r, _ := q.Get()
+		got = append(got, r.String())
+		q.Done(r)
+	}
+	want := []string{"a/first", "b/other", "a/raised", "a/urgent", "a/news", "a/old"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the order is another (-want +got):\n%s", diff)
+	}
+}
+
+// TestARequestIsInOneWorkersHands: one that is added meanwhile comes back once, when it is done.
+func TestARequestIsInOneWorkersHands(t *testing.T) {
+	q := newQueue(t, 2)
+	q.Add(of("a", "x"))
+	q.Add(of("a", "x"))
+	takes(t, q, 1)
+	for range 3 {
+		q.Add(of("a", "x"))
+	}
+	q.Add(of("a", "y"))
+	if got := takes(t, q, 1); got[0] != "a/y" || q.Len() != 0 {
+		t.Fatalf("got %v, %d wait; want a request that nobody has", got, q.Len())
+	}
+	q.Done(of("a", "x"))
+	if got := takes(t, q, 1); got[0] != "a/x" || q.Len() != 0 {
+		t.Errorf("got %v, %d wait; want what was added meanwhile, once", got, q.Len())
+	}
+}
+
+func TestWhatIsAddedLaterKeepsItsPriority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t, 1)
+		low, urgent := Low, Urgent
+		q.AddWithOpts(priorityqueue.AddOpts{After: time.Minute, Priority: &low}, of("a", "low"))
+		q.AddWithOpts(priorityqueue.AddOpts{After: time.Minute, Priority: &urgent}, of("a", "urgent"))
+		q.AddAfter(of("a", "normal"), time.Minute)
+		q.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: &low}, of("a", "failed"))
+		if q.Len() != 0 {
+			t.Fatalf("%d requests are there too early", q.Len())
+		}
+		time.Sleep(time.Minute + time.Second)
+		synctest.Wait()
+		var got []string
+		for range 4 {
+			r, _ := q.Get()
+			got = append(got, r.Name)
+			q.Done(r)
+		}
+		// What came first was in line before the others were there.
+		if want := []string{"failed", "urgent", "normal", "low"}; !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		if len(q.line.later) != 0 {
+			t.Errorf("the queue keeps the priorities %v", q.line.later)
+		}
+		q.ShutDown()
+	})
+}
+
+func TestShutDownEndsTheWait(t *testing.T) {
+	q := newQueue(t, 1)
+	q.ShutDown()
+	q.Add(of("a", "x"))
+	if _, _, shutdown := q.GetWithPriority(); !shutdown || !q.ShuttingDown() {
+		t.Error("a queue that is shut down must hand out nothing")
+	}
+}
+
+// BenchmarkQueue adds a request to a queue of many, and hands one out.
+func BenchmarkQueue(b *testing.B) {
+	q := New("bench", workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute), 4)
+	defer q.ShutDown()
+	for i := range 32_000 {
+		q.Add(of("many", fmt.Sprint(i)))
+	}
+	for b.Loop() {
+		r, _ := q.Get()
+		q.Done(r)
+		q.Add(r)
+	}
+}

@@ -1,0 +1,45 @@
+package scheduler
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Share is a number of slots, or a part of all slots. The zero value is any number.
+type Share struct {
+	count, percent int
+}
+
+// ParseShare reads a whole number from 0 (any number) to 1000000, or a percentage from 1% to 100%.
+func ParseShare(text string) (Share, error) {
+	number, isPart := strings.CutSuffix(text, "%")
+	n, err := strconv.Atoi(number)
+	switch {
+	case err == nil && isPart && n >= 1 && n <= 100:
+		return Share{percent: n}, nil
+	case err == nil && !isPart && n >= 0 && n <= 1_000_000:
+		return Share{count: n}, nil
+	}
+	return Share{}, fmt.Errorf("%q must be a whole number from 0 to 1000000, or a percentage from 1%% to 100%%", text)
+}
+
+// String returns the share as ParseShare reads it.
+func (s Share) String() string {
+	if s.percent > 0 {
+		return strconv.Itoa(s.percent) + "%"
+	}
+	return strconv.Itoa(s.count)
+}
+
+// of returns how many of so many slots the share is, 0 for any number. A percentage is rounded up, and holds only where
+// there are at least two tenants: a single one has nobody to leave slots to.
+func (s Share) of(slots, tenants int) int {
+	switch {
+	case s.percent == 0:
+		return s.count
+	case tenants < 2 || s.percent == 100:
+		return 0
+	}
+	return (slots*s.percent + 99) / 100
+}
