@@ -32,7 +32,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/skillfile"
 	"github.com/capstan-dev/capstan/internal/toolservers"
-	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // Scheme returns a scheme with the kinds the manager works with.
@@ -71,7 +70,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if p.policy, err = o.netPolicy(); err != nil {
 		return err
 	}
-	if p.ceiling, err = translate.Ceiling(o.Limits); err != nil {
+	if p.ceiling, err = o.ceiling(); err != nil {
 		return fmt.Errorf("--limits: %w", err)
 	}
 	if o.SkillsFile != "" {

@@ -2,8 +2,10 @@
 package manager
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -14,11 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/memory"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/scheduler"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -59,6 +63,10 @@ type Options struct {
 	MaxConcurrentTurns int
 	// MemoryLimit is how much memory the process may use, as a quantity such as 512Mi; empty for what its cgroup or its machine says.
 	MemoryLimit string
+	// MaxRunningTurnsPerNamespace is how many Turns of one namespace may run at once, as scheduler.ParseShare reads it; empty for any
+	// number. MaxQueuedTurnsPerNamespace is how many may wait for a slot, 0 for any number. Both count for the role controller.
+	MaxRunningTurnsPerNamespace string
+	MaxQueuedTurnsPerNamespace  int
 	// MetricsBindAddress and HealthProbeBindAddress are host:port; "0" for none.
 	MetricsBindAddress, HealthProbeBindAddress string
 	// ReadBindAddress is the host:port of the read API; "0" for none. Beyond the loopback it needs ReadTLSCertFile and
@@ -106,6 +114,8 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.LeaderElect, "leader-elect", false, "control only while no other manager leads; needed for more than one replica with the role controller. Executors that share a PostgreSQL work all the same; with SQLite, who does not lead runs no Turns")
 	f.IntVar(&o.MaxConcurrentTurns, "max-concurrent-turns", 0, "how many Turns this process runs at once; more wait as Queued. 0 is as many as the memory limit holds: two thirds of what GOMEMLIMIT has beyond 56 MiB, at 96 KiB a Turn, from 16 to 10000")
 	f.StringVar(&o.MemoryLimit, "memory-limit", "", "how much memory this process may use, as a quantity of at least 64Mi such as 512Mi; default: the limit of its cgroup, else a quarter of the machine's memory. GOMEMLIMIT is a tenth less, and at least 24 MiB less, unless the environment sets it")
+	f.StringVar(&o.MaxRunningTurnsPerNamespace, "max-running-turns-per-namespace", "90%", "how many Turns of one namespace may run at once; more wait as Queued. A number, 0 for any, or a percentage of the slots of all executors, rounded up, which holds while Agents of at least two namespaces exist")
+	f.IntVar(&o.MaxQueuedTurnsPerNamespace, "max-queued-turns-per-namespace", 10_000, "how many Turns of one namespace may wait for a slot; a new one beyond that ends as QueueFull. 0 for any number")
 	f.StringVar(&o.MetricsBindAddress, "metrics-bind-address", "127.0.0.1:8080", `address of /metrics (plain HTTP), "0" for none`)
 	f.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", "127.0.0.1:8081", `address of /healthz and /readyz, "0" for none`)
 	f.StringVar(&o.ReadBindAddress, "read-bind-address", "127.0.0.1:8082", `address of the read API, which serves the journals of Turns to who may get turns/log, "0" for none; one that is not of this machine alone needs --read-tls-cert-file and --read-tls-key-file`)
@@ -122,7 +132,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.ToolAllowCIDRs, netpolicy.AllowFlag, nil, "prefixes of IP addresses that tool servers and model providers may be reached at, separated by commas, such as 127.0.0.0/8,::1/128; default: all but loopback, link-local, multicast and cloud metadata addresses, and those of the cluster that are not of a Service of the same namespace. The longest prefix that holds an address decides")
 	f.StringSliceVar(&o.ToolDenyCIDRs, netpolicy.DenyFlag, nil, "prefixes of IP addresses that tool servers and model providers may not be reached at, separated by commas; among equal prefixes this goes before --"+netpolicy.AllowFlag)
 	f.StringSliceVar(&o.ClusterCIDRs, netpolicy.ClusterFlag, nil, "prefixes of IP addresses of the cluster's Services, Pods and nodes, separated by commas: ModelProviders and ToolServers reach of them only Services of their own namespace and what --"+netpolicy.AllowFlag+" has; default: those of Nodes and ServiceCIDRs, and all private addresses where these do not say all")
-	f.StringToStringVar(&o.Limits, "limits", nil, "ceilings of the limits of all Turns, by the names of the fields of limits, such as maxSteps=20,timeoutSeconds=600,maxTokens=500000,maxCost=2.50; of these, the Agent's and the Turn's limits the lowest holds. A ceiling is no default. All processes must have the same")
+	f.StringToStringVar(&o.Limits, "limits", nil, "ceilings of the limits of all Turns, by the names of the fields of limits, such as maxSteps=20,timeoutSeconds=600,maxTokens=500000,maxCost=2.50; of these, the Agent's and the Turn's limits the lowest holds. A ceiling is no default. timeoutSeconds is 3600 unless it is given. All processes must have the same")
 	f.StringVar(&o.ApprovalPolicy, "approval-policy", approvals.DefaultPolicy, "name of the ValidatingAdmissionPolicy, and of its binding, by which the API server lets nobody decide about a call of a tool in the name of another; while they are not there, no decision is used. config/policy and the chart install them")
 	f.BoolVar(&o.TrustDecidedBy, "trust-decided-by", false, "use decisions about calls of tools without that policy: only where something else makes sure that spec.decidedBy of a ToolApproval is the user who creates it")
 }
@@ -134,6 +144,23 @@ func (o *Options) Memory() (memory.Limit, error) {
 		return memory.Limit{}, fmt.Errorf("--memory-limit: %w", err)
 	}
 	return memory.Detect(given)
+}
+
+// timeoutCeiling is the ceiling of timeoutSeconds where --limits gives none. A Turn may ask for a day; as many such Turns as there are
+// slots would hold all of them for a day. A Turn that waits for people or sub-agents holds none, and its time does not count.
+const timeoutCeiling = "3600"
+
+// ceiling is what no Turn goes beyond.
+func (o *Options) ceiling() (*v1alpha1.Limits, error) {
+	limits := map[string]string{"timeoutSeconds": timeoutCeiling}
+	maps.Copy(limits, o.Limits)
+	return translate.Ceiling(limits)
+}
+
+// scheduling is what one namespace may take. The options must be valid.
+func (o *Options) scheduling() (scheduler.Limits, error) {
+	running, err := scheduler.ParseShare(cmp.Or(o.MaxRunningTurnsPerNamespace, "0"))
+	return scheduler.Limits{Running: running, Queued: o.MaxQueuedTurnsPerNamespace}, err
 }
 
 // netPolicy says which addresses tool servers and model providers may be reached at.
@@ -217,7 +244,11 @@ func (o *Options) Validate() error {
 	check(wrong == nil, "%w", wrong)
 	_, wrong = o.netPolicy()
 	check(wrong == nil, "%w", wrong)
-	_, wrong = translate.Ceiling(o.Limits)
+	_, wrong = scheduler.ParseShare(cmp.Or(o.MaxRunningTurnsPerNamespace, "0"))
+	check(wrong == nil, "--max-running-turns-per-namespace: %w", wrong)
+	check(o.MaxQueuedTurnsPerNamespace >= 0 && o.MaxQueuedTurnsPerNamespace <= 1_000_000,
+		"--max-queued-turns-per-namespace %d must be from 1 to 1000000, or 0 for any number", o.MaxQueuedTurnsPerNamespace)
+	_, wrong = o.ceiling()
 	check(wrong == nil, "--limits: %w", wrong)
 	at, err := o.location()
 	check(err == nil, "%w", err)

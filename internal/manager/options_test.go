@@ -35,6 +35,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 	want := Options{
 		Roles: []string{RoleController, RoleExecutor}, JournalRetention: 24 * time.Hour,
+		MaxRunningTurnsPerNamespace: "90%", MaxQueuedTurnsPerNamespace: 10_000,
 		DataDir: "data", Namespace: "capstan-system", ExecutorName: "manager-0",
 		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082", LogFormat: "json", LogLevel: "info",
 		ShutdownGraceSeconds: 25, ProbeIntervalSeconds: 60, ApprovalPolicy: "capstan-toolapprovals",
@@ -54,6 +55,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 		{"CAPSTAN_WATCH_NAMESPACES", "[a,b]", "watch-namespaces"},
 		{"CAPSTAN_LEADER_ELECT", "true", "leader-elect"},
 		{"CAPSTAN_MAX_CONCURRENT_TURNS", "7", "max-concurrent-turns"},
+		{"CAPSTAN_MAX_RUNNING_TURNS_PER_NAMESPACE", "7", "max-running-turns-per-namespace"},
+		{"CAPSTAN_MAX_QUEUED_TURNS_PER_NAMESPACE", "8", "max-queued-turns-per-namespace"},
 		{"CAPSTAN_MEMORY_LIMIT", "300Mi", "memory-limit"},
 		{"CAPSTAN_METRICS_BIND_ADDRESS", ":1", "metrics-bind-address"},
 		{"CAPSTAN_HEALTH_PROBE_BIND_ADDRESS", ":2", "health-probe-bind-address"},
@@ -97,8 +100,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 28 {
-		t.Errorf("there are %d flags; the table above has 28", count)
+	if count != 31 {
+		t.Errorf("there are %d flags; the table above has 31", count)
 	}
 }
 
@@ -130,6 +133,9 @@ func TestValidate(t *testing.T) {
 		"no namespace":              {func(o *Options) { o.Namespace = "" }, "--namespace"},
 		"a namespace with a dot":    {func(o *Options) { o.WatchNamespaces = []string{"a", "b.c"} }, `--watch-namespaces: "b.c"`},
 		"fewer than no Turns":       {func(o *Options) { o.MaxConcurrentTurns = -1 }, "--max-concurrent-turns -1 must be from 1 to 100000"},
+		"a share that is none":      {func(o *Options) { o.MaxRunningTurnsPerNamespace = "many" }, `--max-running-turns-per-namespace: "many" must be a whole number`},
+		"a share beyond all":        {func(o *Options) { o.MaxRunningTurnsPerNamespace = "101%" }, "--max-running-turns-per-namespace"},
+		"a queue shorter than none": {func(o *Options) { o.MaxQueuedTurnsPerNamespace = -1 }, "--max-queued-turns-per-namespace -1 must be from 1 to 1000000"},
 		"memory without a number":   {func(o *Options) { o.MemoryLimit = "much" }, `--memory-limit: "much" must be a quantity of bytes such as 512Mi`},
 		"too little memory":         {func(o *Options) { o.MemoryLimit = "32Mi" }, `--memory-limit: "32Mi" must be at least 64Mi`},
 		"too many Turns":            {func(o *Options) { o.MaxConcurrentTurns = 100_001 }, "--max-concurrent-turns"},
@@ -200,6 +206,27 @@ func TestRolesOfProcessesThatShareAStore(t *testing.T) {
 			}
 			if err := o.Validate(); err != nil || o.has(RoleController) != tc.controller || o.has(RoleExecutor) != tc.executor {
 				t.Errorf("%s: controller %t, executor %t, %v", tc.reason, o.has(RoleController), o.has(RoleExecutor), err)
+			}
+		})
+	}
+}
+
+// TestTheTimeOfATurnHasACeiling: without one, Turns of one namespace could keep all slots for a day.
+func TestTheTimeOfATurnHasACeiling(t *testing.T) {
+	for name, tc := range map[string]struct {
+		given map[string]string
+		want  int32
+	}{
+		"by default":          {nil, 3600},
+		"beside other limits": {map[string]string{"maxSteps": "3"}, 3600},
+		"where it is given":   {map[string]string{"timeoutSeconds": "86400"}, 86400},
+		"where it is lower":   {map[string]string{"timeoutSeconds": "60"}, 60},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := Options{Limits: tc.given}
+			got, err := o.ceiling()
+			if err != nil || got.TimeoutSeconds == nil || *got.TimeoutSeconds != tc.want {
+				t.Errorf("ceiling() = %+v, %v; want timeoutSeconds %d", got, err, tc.want)
 			}
 		})
 	}

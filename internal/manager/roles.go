@@ -75,9 +75,13 @@ func (p *parts) addController(ctx context.Context) error {
 		return err
 	}
 	configMaps := configMapReader(mgr.GetAPIReader())
+	limits, err := o.scheduling()
+	if err != nil {
+		return fmt.Errorf("--max-running-turns-per-namespace: %w", err)
+	}
 	turns := &controller.TurnReconciler{
 		Client: p.status, Events: mgr.GetEventRecorder("capstan"), Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
-		Approvals: p.approvals, Ceiling: p.ceiling,
+		Approvals: p.approvals, Ceiling: p.ceiling, Limits: limits,
 	}
 	turns.Executors = &controller.ExecutorReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: p.local, Namespace: o.Namespace, Turns: turns}
 	if o.has(RoleExecutor) {

@@ -77,6 +77,8 @@ spec:
         {{- if ne $.roles "executor" }}
         - --leader-elect={{ .Values.leaderElection.enabled }}
         - --journal-retention={{ .Values.journalRetention }}
+        - --max-running-turns-per-namespace={{ if kindIs "string" .Values.maxRunningTurnsPerNamespace }}{{ .Values.maxRunningTurnsPerNamespace }}{{ else }}{{ int .Values.maxRunningTurnsPerNamespace }}{{ end }}
+        - --max-queued-turns-per-namespace={{ int .Values.maxQueuedTurnsPerNamespace }}
         {{- end }}
         {{- with .Values.journalQuota.total }}
         - --journal-quota={{ . }}
