@@ -39,23 +39,6 @@ func ready(conditions []metav1.Condition, generation int64) *metav1.Condition {
 	return c
 }
 
-// soonest and latest bound how soon an endpoint that is not ready is looked at again. Secrets are not watched: that would take
-// the right to list them.
-const (
-	soonest = time.Second
-	latest  = 30 * time.Second
-)
-
-// nextLook is when to look again at an endpoint that has just been looked at. One that is not ready is looked at after as long as
-// it has been so, which doubles the time from one look to the next.
-func nextLook(now time.Time, conditions []metav1.Condition, generation int64, interval time.Duration) time.Duration {
-	c := ready(conditions, generation)
-	if c == nil || c.Status == metav1.ConditionTrue {
-		return interval
-	}
-	return min(max(soonest, now.Sub(c.LastTransitionTime.Time)), latest, interval)
-}
-
 // unsendable says what is wrong with a value that an object takes from a Secret, or with a header. Nobody was asked.
 func unsendable(err *secrets.Error) finding {
 	f := finding{reason: v1alpha1.ReasonSecretNotFound, message: err.Reason}

@@ -12,7 +12,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -20,9 +19,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
-
-// probeTimeout bounds one probe, whatever the provider's own time-outs are.
-const probeTimeout = 10 * time.Second
 
 // ModelProviderReconciler checks that a provider's Secrets are there and that its endpoint answers.
 type ModelProviderReconciler struct {
@@ -37,8 +33,7 @@ type ModelProviderReconciler struct {
 func (r *ModelProviderReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.ModelProvider{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		// Probes wait for the network; one endpoint that hangs must not delay the others.
-		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
+		WithOptions(probes()).
 		Complete(r)
 }
 
@@ -56,7 +51,7 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	found = steady(found, p.Status.Conditions, p.Generation)
 	found.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, r.Now())
 	p.Status.ObservedGeneration = p.Generation
-	again := ctrl.Result{RequeueAfter: nextLook(r.Now(), p.Status.Conditions, p.Generation, r.ProbeInterval)}
+	again := nextLook(r.Now(), p.Status.Conditions, p.Generation, r.ProbeInterval)
 	if equality.Semantic.DeepEqual(before, &p.Status) {
 		return again, nil
 	}

@@ -9,12 +9,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -52,8 +52,7 @@ func (r *ToolServerReconciler) SetupWithManager(mgr ctrl.Manager) error {
 			r.queue.Store(&q)
 			return nil
 		})).
-		// Looks wait for the network; one server that hangs must not delay the others.
-		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
+		WithOptions(probes()).
 		Complete(r)
 }
 
@@ -81,7 +80,7 @@ func (r *ToolServerReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	found = steady(found, s.Status.Conditions, s.Generation)
 	found.set(&s.Status.Conditions, v1alpha1.ConditionReady, s.Generation, r.Now())
 	s.Status.ObservedGeneration = s.Generation
-	again := ctrl.Result{RequeueAfter: nextLook(r.Now(), s.Status.Conditions, s.Generation, r.ProbeInterval)}
+	again := nextLook(r.Now(), s.Status.Conditions, s.Generation, r.ProbeInterval)
 	if equality.Semantic.DeepEqual(before, &s.Status) {
 		return again, nil
 	}
@@ -100,7 +99,14 @@ func (r *ToolServerReconciler) settling(s *v1alpha1.ToolServer) time.Duration {
 // look asks a server for its tools, with its Secrets as they are now, and writes down what it has. It returns an error only if
 // nobody was asked: the Secrets could not be read, or the process stops.
 func (r *ToolServerReconciler) look(ctx context.Context, s *v1alpha1.ToolServer) (finding, error) {
-	listing, err := r.Servers.Discover(ctx, s)
+	bounded := ctx
+	if c := ready(s.Status.Conditions, s.Generation); c != nil && c.Status != metav1.ConditionTrue {
+		// The attempt to connect goes on for as long as the server's connectTimeoutSeconds, and a later look finds what came of it.
+		var cancel context.CancelFunc
+		bounded, cancel = context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+	}
+	listing, err := r.Servers.Discover(bounded, s)
 	if err != nil {
 		if ctx.Err() != nil {
 			return finding{}, context.Cause(ctx)

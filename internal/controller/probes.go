@@ -1,0 +1,47 @@
+package controller
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+
+	"github.com/capstan-dev/capstan/internal/fairqueue"
+)
+
+// Probes of endpoints wait for the network, and an endpoint that hangs keeps its worker for as long as a probe may take. So of one
+// namespace a quarter of the workers is busy at most, and endpoints that hang delay the others of their namespace alone.
+const (
+	probesAtOnce      = 16
+	probesOfNamespace = 4
+)
+
+// probeTimeout bounds one probe, whatever time-outs its object has. Only the first look at a ToolServer, and one at a server that was
+// ready, may take as long as the object allows.
+const probeTimeout = 10 * time.Second
+
+// probes are the options of a controller that looks at endpoints.
+func probes() controller.Options {
+	options := retries()
+	options.MaxConcurrentReconciles, options.NewQueue = probesAtOnce, fairqueue.For(probesOfNamespace)
+	return options
+}
+
+// soonest and latest bound how soon an endpoint that is not ready is looked at again. Secrets are not watched: that would take
+// the right to list them.
+const (
+	soonest = time.Second
+	latest  = 30 * time.Second
+)
+
+// nextLook is when to look again at an endpoint that has just been looked at. One that is not ready is looked at after as long as
+// it has been so, which doubles the time from one look to the next. Within a namespace, objects that are new or were changed go
+// first.
+func nextLook(now time.Time, conditions []metav1.Condition, generation int64, interval time.Duration) ctrl.Result {
+	again := ctrl.Result{RequeueAfter: interval, Priority: new(fairqueue.Low)}
+	if c := ready(conditions, generation); c != nil && c.Status != metav1.ConditionTrue {
+		again.RequeueAfter = min(max(soonest, now.Sub(c.LastTransitionTime.Time)), latest, interval)
+	}
+	return again
+}

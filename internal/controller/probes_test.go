@@ -1,0 +1,139 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/fairqueue"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+)
+
+// tarpit accepts connections and says nothing.
+type tarpit struct {
+	net.Listener
+	accepted atomic.Int32
+}
+
+func newTarpit(t *testing.T) *tarpit {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &tarpit{Listener: listener}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			p.accepted.Add(1)
+			t.Cleanup(func() { _ = connection.Close() })
+		}
+	}()
+	return p
+}
+
+// TestServersThatHangDelayNoOtherNamespace runs the controller as the manager does, with 600 servers that never answer in one
+// namespace, and then one that does in another.
+func TestServersThatHangDelayNoOtherNamespace(t *testing.T) {
+	d := newDesk(t, netpolicy.Permissive())
+	d.add("search", "Searches.", nil)
+	p := newTarpit(t)
+	const hanging = 600
+	var requests []reconcile.Request
+	for i := range hanging {
+		s := &v1alpha1.ToolServer{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "tarpits", Name: fmt.Sprintf("tarpit-%d", i), Generation: 1},
+			Spec: v1alpha1.ToolServerSpec{
+				Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: "http://" + p.Addr().String() + "/mcp"}, ConnectTimeoutSeconds: 60,
+			},
+		}
+		if err := d.Client.Create(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(s)})
+	}
+	options := probes()
+	options.Reconciler, options.Logger, options.SkipNameValidation = d.ToolServerReconciler, logr.Discard(), new(true)
+	c, err := controller.NewUnmanaged("toolserver", options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queues := make(chan turnQueue, 1)
+	if err := c.Watch(source.Func(func(_ context.Context, q turnQueue) error {
+		queues <- q
+		return nil
+	})); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Start(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	queue := <-queues
+	for _, r := range requests {
+		queue.Add(r)
+	}
+	await(t, "the tarpits to have as many workers as one namespace may", func() bool { return p.accepted.Load() >= probesOfNamespace })
+	queue.Add(reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "helpdesk", Name: "tickets"}})
+	var s v1alpha1.ToolServer
+	await(t, "the server of the other namespace to be ready", func() bool {
+		if err := d.Client.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: "tickets"}, &s); err != nil {
+			t.Fatal(err)
+		}
+		return readinessOf(&s) == "True Ready: the server answers"
+	})
+	// None of the looks at a tarpit has ended: each takes a minute.
+	if n := p.accepted.Load(); n != probesOfNamespace {
+		t.Errorf("%d looks of one namespace are under way, want %d", n, probesOfNamespace)
+	}
+}
+
+// await waits until a condition holds.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// TestAnotherLookAtAServerThatHangsIsShort: it must not keep a worker for all of connectTimeoutSeconds each time.
+func TestAnotherLookAtAServerThatHangsIsShort(t *testing.T) {
+	p := newTarpit(t)
+	d := newDesk(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
+		s.Spec.MCP.URL, s.Spec.ConnectTimeoutSeconds = "http://"+p.Addr().String()+"/mcp", 60
+		s.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonEndpointUnreachable,
+			Message: "it hangs", ObservedGeneration: 1, LastTransitionTime: metav1.NewTime(now),
+		}}
+	})
+	s, again := d.looks(t, 8*time.Second)
+	if got := readinessOf(s); got != "False EndpointUnreachable: it hangs" || again.RequeueAfter != 8*time.Second {
+		t.Errorf("got %q, to be looked at again after %s; want the server to be left alone for as long as it has hung", got, again.RequeueAfter)
+	}
+	if again.Priority == nil || *again.Priority != fairqueue.Low {
+		t.Errorf("the next look has priority %v, want new objects to go before it", again.Priority)
+	}
+}
