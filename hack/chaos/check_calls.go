@@ -9,14 +9,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// told checks that the model was told of each unknown outcome, and of no other. Older messages may be gone from later requests.
+// told checks that the model was told of each unknown outcome, and of no other. Older messages may be gone from later requests. A
+// Turn of a Session is shown what earlier Turns were told, too.
 func (c *checker) told(t *v1alpha1.Turn, h *history) {
 	said := map[string]bool{}
 	for _, r := range h.requests {
 		for _, a := range c.byID[r.ID] {
 			for _, id := range a.Unknown {
 				// What an identical call is refused for is not its own outcome.
-				if !h.refusedForTwin(id) {
+				if !h.refusedForTwin(id) && (h.asks(id) || !c.unknownInSession(t, id)) {
 					said[id] = true
 				}
 			}
@@ -26,6 +27,14 @@ func (c *checker) told(t *v1alpha1.Turn, h *history) {
 	if got, want := slices.Sorted(maps.Keys(said)), h.unknown(); !slices.Equal(got, want) {
 		c.wrong(knownOutcomes, t.Name, "the model was told of %d unknown outcomes of %d: %q, not %q", len(got), len(want), got, want)
 	}
+}
+
+// unknownInSession says whether a call of a Turn of the same Session ended with nobody knowing.
+func (c *checker) unknownInSession(t *v1alpha1.Turn, callID string) bool {
+	return slices.ContainsFunc(c.evidence.Turns, func(e turnEvidence) bool {
+		return t.Spec.SessionRef != nil && e.Turn.Spec.SessionRef != nil && *t.Spec.SessionRef == *e.Turn.Spec.SessionRef &&
+			slices.Contains(readHistory(string(e.Turn.UID), e.Entries).unknown(), callID)
+	})
 }
 
 // calls checks each call by how often the tools' server has got it.

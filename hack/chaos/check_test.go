@@ -175,6 +175,30 @@ func TestKillsThatNobodySaw(t *testing.T) {
 	}
 }
 
+// TestATurnIsShownWhatEarlierTurnsOfItsSessionWereTold: the next Turn of the Session has the unknown outcome in its history. It is
+// not its own, and in another Session it would be a lie.
+func TestATurnIsShownWhatEarlierTurnsOfItsSessionWereTold(t *testing.T) {
+	next := &scribe{uid: "uid-2"}
+	next.run(1)
+	next.ask(1, 1)
+	next.reply(1)
+	next.end()
+	for session, want := range map[string]int{"talk": 0, "other": 1} {
+		e := story()
+		e.Turns[0].Turn.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "talk"}
+		second := e.Turns[0].Turn.DeepCopy()
+		second.Name, second.UID, second.Spec.SessionRef.Name = "next", "uid-2", session
+		second.Status.Executor.Epoch, second.Status.Steps = 1, &v1alpha1.StepCounts{Count: 1, ModelRequests: 1}
+		second.Status.Usage = &v1alpha1.Usage{InputTokens: 10, OutputTokens: 2, TotalTokens: 12}
+		e.Turns = append(e.Turns, turnEvidence{Turn: second, Entries: next.entries})
+		e.Asked = append(e.Asked, asked{ID: "uid-2/2", Billed: true, Input: 10, Output: 2, Unknown: []string{"b"}})
+		got, broken := check(e)
+		if len(broken) != want || got.UnknownTold != 1+want {
+			t.Errorf("Session %q: told of %d, violations: %+v", session, got.UnknownTold, broken)
+		}
+	}
+}
+
 // rewrite replaces the journal of the story by what a change makes of it: entries get places and times anew.
 func rewrite(e *evidence, change func([]journal.Entry) []journal.Entry) {
 	entries := change(slices.Clone(e.Turns[0].Entries))

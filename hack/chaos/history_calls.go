@@ -109,6 +109,13 @@ func (h *history) askedFor(i loop.Intent) bool {
 	return slices.ContainsFunc(h.steps[i.Step-1].Reply.ToolCalls, func(c model.ToolCall) bool { return c.ID == i.CallID && c.Name == i.Name })
 }
 
+// asks says whether a reply of the Turn asks for a call of this ID.
+func (h *history) asks(callID string) bool {
+	return slices.ContainsFunc(h.steps, func(s loop.Step) bool {
+		return slices.ContainsFunc(s.Reply.ToolCalls, func(c model.ToolCall) bool { return c.ID == callID })
+	})
+}
+
 // twinIsUnknown says whether the same reply has asked for an identical call whose outcome nobody knows: the model has not been told
 // of it when this one would be made.
 func (h *history) twinIsUnknown(step int, callID string) bool {
