@@ -43,6 +43,9 @@ const (
 const (
 	// ReasonProtocolError surfaces when the server answered, but not as an MCP server does.
 	ReasonProtocolError = "ProtocolError"
+	// ReasonMemoryUsedUp surfaces when the manager has no memory for the server's list of tools: the tool servers of the namespace hold
+	// their share of it.
+	ReasonMemoryUsedUp = "MemoryUsedUp"
 )
 
 // Reasons of a PromptProfile's Ready condition.

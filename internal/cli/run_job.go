@@ -44,7 +44,7 @@ type job struct {
 // newJob opens what the Turns need: the journal, the models and the tools. As in a cluster, all must be there before any is used.
 func (r *runner) newJob(ctx context.Context, p *project) (*job, error) {
 	j := &job{runner: r, env: r.env, decided: map[waitingCall]bool{}, chains: map[string][]translate.Link{}}
-	j.providers = providers.NewCache(p.readSecret, r.env.Now, netpolicy.Permissive())
+	j.providers = providers.NewCache(p.readSecret, r.env.Now, netpolicy.Permissive(), nil)
 	j.servers = &reachable{
 		Cache: toolservers.NewCache(p.readSecret, netpolicy.Permissive(), r.env.Now, logr.Discard()), tell: func(text string) { j.env.tell("%s", text) },
 	}

@@ -136,6 +136,8 @@ func failedLook(err error) (finding, error) {
 		f.reason = v1alpha1.ReasonAddressRefused
 	case failure.Kind == mcp.Refused:
 		f.reason = v1alpha1.ReasonCredentialsRejected
+	case failure.Kind == mcp.NoMemory:
+		f.reason = v1alpha1.ReasonMemoryUsedUp
 	case failure.Kind == mcp.Protocol:
 		f.reason = v1alpha1.ReasonProtocolError
 	}

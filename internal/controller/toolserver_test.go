@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -289,6 +290,10 @@ func TestAServerThatCannotBeUsed(t *testing.T) {
 		"nobody listens": {
 			"it may come up", netpolicy.Permissive(), func(*desk) {}, func(s *v1alpha1.ToolServer) { s.Spec.MCP.URL = "http://127.0.0.1:1/mcp" },
 			[]string{"False EndpointUnreachable: ", "refused"},
+		},
+		"no memory for its list": {
+			"the ToolServers of the namespace hold their share", netpolicy.Permissive(), func(d *desk) { d.Servers.Share(bytebudget.New(8, 8)) }, nil,
+			[]string{"False MemoryUsedUp: ", "have the server list fewer tools"},
 		},
 		"something else answers": {
 			"the URL is wrong", netpolicy.Permissive(), func(d *desk) { d.answers(http.StatusOK, "<html>Hello</html>") }, nil,

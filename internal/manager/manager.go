@@ -66,7 +66,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		o.MaxConcurrentTurns = limit.Turns()
 	}
 	clock := apiclock.New(o.Hooks.clock(), metrics.ClockOffset, log.WithName("clock"))
-	p := &parts{options: o, shared: at.shared(), now: clock.Now, local: o.Hooks.clock(), log: log}
+	p := &parts{options: o, memory: limit.NewBudget(), shared: at.shared(), now: clock.Now, local: o.Hooks.clock(), log: log}
 	if p.policy, err = o.netPolicy(); err != nil {
 		return err
 	}
@@ -128,9 +128,11 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	}
 	p.approvals = approvalCheck(o, p.clientset, p.now, log)
 	read := secretReader(p.manager.GetAPIReader())
-	p.providers = providers.NewCache(read, time.Now, p.policy)
+	p.providers = providers.NewCache(read, time.Now, p.policy, p.memory)
 	defer p.providers.Close()
 	p.servers = toolservers.NewCache(read, p.policy, time.Now, log.WithName("tool-servers"))
+	p.servers.Share(p.memory)
+	metrics.Memory(p.memory)
 	defer p.servers.Close()
 	defer p.closeReads()
 	if err := p.add(ctx); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/clusternet"
 	"github.com/capstan-dev/capstan/internal/controller"
 	"github.com/capstan-dev/capstan/internal/executor"
@@ -51,6 +52,8 @@ type parts struct {
 	ceiling *v1alpha1.Limits
 	// policy says which addresses tool servers and model providers may be reached at.
 	policy *netpolicy.Policy
+	// memory is what namespaces share.
+	memory *bytebudget.Budget
 	// providers and servers are the connections of all roles.
 	providers *providers.Cache
 	servers   *toolservers.Cache

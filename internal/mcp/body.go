@@ -29,7 +29,7 @@ func (s *stream) readAll(resp *http.Response) ([]byte, error) {
 	if resp.ContentLength > 0 {
 		size = resp.ContentLength
 	}
-	if err := s.ex.hold(s.ctx, s.wire.share, size, s.cancel); err != nil {
+	if err := s.ex.hold(s.ctx, s.wire.share, s.wire.memory, size, s.cancel); err != nil {
 		return nil, err
 	}
 	if resp.ContentLength > 0 {

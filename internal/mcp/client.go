@@ -16,6 +16,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/go-logr/logr"
 
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/redact"
 )
@@ -55,6 +56,10 @@ type Config struct {
 	Policy *netpolicy.Policy
 	// Roots are the certificate authorities that are trusted; nil for the system's.
 	Roots *x509.CertPool
+	// Memory is what large answers are read into; the zero value is 32 MiB that such clients share.
+	Memory bytebudget.Account
+	// Listings is what the list of tools is held in; the zero value has no bound.
+	Listings bytebudget.Account
 	// Idle is how long the connection is kept without use; DefaultIdle if 0.
 	Idle time.Duration
 	// Now is the clock.
@@ -129,7 +134,10 @@ func New(cfg Config) *Client {
 	if cfg.Idle == 0 {
 		cfg.Idle = DefaultIdle
 	}
-	c := &Client{cfg: cfg, transport: netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots), changed: make(chan struct{}, 1), pause: newPause(), share: newRoom(serverRoom)}
+	if cfg.Memory.Most() == 0 {
+		cfg.Memory = process
+	}
+	c := &Client{cfg: cfg, transport: netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots), changed: make(chan struct{}, 1), pause: newPause(), share: newRoom()}
 	c.transport.IdleConnTimeout = idleConnection
 	c.http = &http.Client{Transport: &headers{base: c.transport, cfg: &c.cfg}, CheckRedirect: netpolicy.CheckRedirect}
 	c.redactor = redact.New(append(Secrets(cfg.Token, cfg.Headers), cfg.Earlier...)...)
@@ -229,7 +237,7 @@ func (c *Client) finish() {
 	}
 	c.transport.CloseIdleConnections()
 	c.mu.Lock()
-	c.ended = true
+	c.ended, c.listing = true, nil // who holds an ended client must not hold its list
 	c.mu.Unlock()
 }
 

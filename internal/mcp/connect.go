@@ -109,7 +109,7 @@ func (c *Client) putOffLocked(cause error) {
 // dial connects, greets and lists the tools.
 func (c *Client) dial(ctx context.Context) (*session, *Listing, error) {
 	s := &session{}
-	w := &wire{client: c.http, url: c.cfg.URL, life: c.life, share: c.share, onChange: c.noteChange, onLost: func() { s.lost.Store(true) }}
+	w := &wire{client: c.http, url: c.cfg.URL, life: c.life, share: c.share, memory: c.cfg.Memory, onChange: c.noteChange, onLost: func() { s.lost.Store(true) }}
 	transport := &sdk.StreamableClientTransport{Endpoint: c.cfg.URL, HTTPClient: &http.Client{Transport: w}, MaxRetries: -1, MaxEventSize: MaxResponseBytes + 1024}
 	// Retries are those of the stream; the SDK would give the whole connection up after its own.
 	client := sdk.NewClient(&sdk.Implementation{Name: "capstan", Version: "1"}, &sdk.ClientOptions{

@@ -36,6 +36,8 @@ const (
 	Unreachable Kind = "Unreachable"
 	// Protocol means that what answers is no MCP server that can be worked with.
 	Protocol Kind = "Protocol"
+	// NoMemory means that there is no memory for what the server lists.
+	NoMemory Kind = "NoMemory"
 )
 
 // Error says why a server cannot be used, on one line of a few hundred characters, without credentials.
@@ -78,6 +80,8 @@ func (c *Client) discovery(ctx context.Context, err error) *Error {
 		return as(Protocol, encoded.Error(), "")
 	}
 	switch {
+	case errors.Is(err, errNoMemory):
+		return as(NoMemory, err.Error(), "")
 	case errors.Is(err, errLimit):
 		return as(Protocol, c.redactor.Line(err.Error(), maxDetail), "")
 	case errors.Is(err, netpolicy.ErrRedirect):
@@ -122,7 +126,7 @@ func (c *Client) statusMessage(e *statusError) string {
 		return fmt.Sprintf("the server refused the credentials (HTTP %d): check %s", e.status, check)
 	case Unreachable:
 		return fmt.Sprintf("the server failed (HTTP %d)", e.status)
-	case Protocol:
+	case Protocol, NoMemory:
 	}
 	return fmt.Sprintf("the server refused the request (HTTP %d): check the path of mcp.url", e.status)
 }

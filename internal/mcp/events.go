@@ -65,7 +65,7 @@ func (s *stream) readLine() ([]byte, error) {
 			return nil, errTooLong
 		}
 		if s.size += len(part); s.size > freeBytes && !s.standing {
-			if err := s.ex.hold(s.ctx, s.wire.share, MaxResponseBytes, s.cancel); err != nil {
+			if err := s.ex.hold(s.ctx, s.wire.share, s.wire.memory, MaxResponseBytes, s.cancel); err != nil {
 				return nil, err
 			}
 			s.ex.came(len(part))

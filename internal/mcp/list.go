@@ -8,12 +8,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
@@ -99,7 +101,7 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 			return nil, fmt.Errorf("%w: it lists more than %d tools", errLimit, MaxTools)
 		}
 		if page.NextCursor == "" || page.NextCursor == cursor {
-			return l.finish(), nil
+			return c.reserved(l.finish())
 		}
 		cursor = page.NextCursor
 	}
@@ -130,6 +132,36 @@ func (s *session) page(ctx context.Context, cursor string) (*wirePage, int, erro
 		return nil, 0, said
 	}
 	return page, ex.size(), nil
+}
+
+// errNoMemory means that there is no memory for a list.
+var errNoMemory = errors.New("the memory for lists of tools is used up")
+
+// perTool is what a tool takes beside its texts, in bytes: with what is made of it for the Agents.
+const perTool = 1 << 10
+
+// bytes is about what a list takes, its server included.
+func (l *Listing) bytes() int64 {
+	n := int64(perTool)
+	for _, t := range l.Tools {
+		n += int64(len(t.Name)+len(t.Description)+len(t.Schema)) + perTool
+	}
+	return n
+}
+
+// reserved is a list whose memory is reserved for as long as anybody holds it. A list that is known already takes no more. It returns
+// errNoMemory if the namespace may not hold it.
+func (c *Client) reserved(l *Listing) (*Listing, error) {
+	if known := c.Known(); known != nil && known.hash == l.hash {
+		return known, nil
+	}
+	held, err := c.cfg.Listings.Try(l.bytes())
+	if err != nil {
+		return nil, fmt.Errorf("%w: its list takes %d KiB, and the tool servers of the namespace may hold no more: have the server list fewer tools or shorter "+
+			"schemas, delete ToolServers, or raise the manager's memory limit", errNoMemory, l.bytes()>>10)
+	}
+	runtime.AddCleanup(l, func(held *bytebudget.Reservation) { held.Release() }, held)
+	return l, nil
 }
 
 // errLimit means that a server offers more than is taken.

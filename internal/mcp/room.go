@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 )
 
-// Large answers share room, so that a process holds no more of them than it has memory for. An answer takes all of its room
+// Large answers share the memory budget of the process, so that it holds no more of them than it has memory for. An answer takes all of its room
 // before the first byte that needs it: what it could say later that it needs, it could wait for while others wait for what it has.
 // Three things keep a server that is slow from holding up the others.
 //   - The answers of one server have a share of the room, and wait for one another in it.
@@ -19,8 +21,8 @@ import (
 //     a slow answer does no harm, and goes on.
 //   - However fast it is, an answer has a time.
 const (
-	// processRoom is for the large answers of a process, and serverRoom for those of one server: a quarter of it, and one
-	// answer of the greatest length.
+	// processRoom is for the large answers of a process that gives its clients no budget, and serverRoom for those of one server: a
+	// quarter of it, and one answer of the greatest length.
 	processRoom = 32 << 20
 	serverRoom  = processRoom / 4
 	// paceBytes are to come in within a second while others wait. An answer is up to paceSlack behind that, as one may be that
@@ -36,16 +38,16 @@ const (
 // errSlow means that an answer came in too slowly.
 var errSlow = errors.New("the response came in too slowly: large ones take turns")
 
-// process is the room of this process.
-var process = newRoom(processRoom)
+// process is the budget of clients that are given none: an account of it gets processRoom.
+var process = bytebudget.New(0, processRoom/7*8+8).Account("", bytebudget.Results)
 
-// room is what large answers hold of the memory, in bytes.
+// room is what the large answers of one server hold, in bytes.
 type room struct {
 	*semaphore.Weighted
 	waiting atomic.Int32
 }
 
-func newRoom(size int64) *room { return &room{Weighted: semaphore.NewWeighted(size)} }
+func newRoom() *room { return &room{Weighted: semaphore.NewWeighted(serverRoom)} }
 
 // take waits for so much room; who came first has it first.
 func (r *room) take(ctx context.Context, size int64) error {
@@ -61,6 +63,8 @@ func (r *room) take(ctx context.Context, size int64) error {
 type held struct {
 	size  int64
 	share *room
+	bytes *bytebudget.Reservation
+	all   bytebudget.Account
 	cut   context.CancelCauseFunc
 	came  atomic.Int64 // bytes since that was last looked at
 
@@ -71,17 +75,18 @@ type held struct {
 	there  bool          // all of it has come in
 }
 
-// takeRoom waits for room in the share of a server and then in the process: nobody has room in the process and waits for a
-// share, so that all who have it go on. An answer that is to be given up is cut off with errSlow.
-func takeRoom(ctx context.Context, share *room, size int64, cut context.CancelCauseFunc) (*held, error) {
+// takeRoom waits for room in the share of a server and then in the budget of its namespace: nobody has bytes of the budget and waits
+// for a share, so that all who have them go on. An answer that is to be given up is cut off with errSlow.
+func takeRoom(ctx context.Context, share *room, all bytebudget.Account, size int64, cut context.CancelCauseFunc) (*held, error) {
 	if err := share.take(ctx, size); err != nil {
 		return nil, err
 	}
-	if err := process.take(ctx, size); err != nil {
+	bytes, err := all.Reserve(ctx, size)
+	if err != nil {
 		share.Release(size)
 		return nil, err
 	}
-	h := &held{size: size, share: share, cut: cut}
+	h := &held{size: size, share: share, bytes: bytes, all: all, cut: cut}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.look = time.AfterFunc(paceLook, h.watch)
@@ -97,7 +102,7 @@ func (h *held) watch() {
 	}
 	h.looks += paceLook
 	h.behind = max(0, h.behind+paceLook-time.Duration(h.came.Swap(0))*time.Second/paceBytes)
-	others := h.share.waiting.Load() > 0 || process.waiting.Load() > 0
+	others := h.share.waiting.Load() > 0 || h.all.Contended()
 	if h.behind > paceSlack && others || h.looks >= largeTimeout {
 		h.cut(errSlow)
 		return
@@ -116,20 +121,20 @@ func (h *held) arrived() {
 // release gives the room back. It is called once.
 func (h *held) release() {
 	h.arrived()
-	process.Release(h.size)
+	h.bytes.Release()
 	h.share.Release(h.size)
 }
 
 // hold waits for room for an answer of at most so many bytes. It is given back by free, which the owner of the exchange calls when
 // the answer is decoded.
-func (ex *exchange) hold(ctx context.Context, share *room, size int64, cut context.CancelCauseFunc) error {
+func (ex *exchange) hold(ctx context.Context, share *room, all bytebudget.Account, size int64, cut context.CancelCauseFunc) error {
 	ex.mu.Lock()
 	enough := ex.held != nil || !ex.owned
 	ex.mu.Unlock()
 	if enough {
 		return nil
 	}
-	h, err := takeRoom(ctx, share, size, cut)
+	h, err := takeRoom(ctx, share, all, size, cut)
 	if err != nil {
 		return err
 	}

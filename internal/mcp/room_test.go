@@ -25,7 +25,7 @@ func owned(t *testing.T) *exchange {
 
 // large is a stream that holds one event of so many bytes.
 func large(ctx context.Context, ex *exchange, share *room, size int) *stream {
-	s := &stream{ctx: ctx, wire: &wire{share: share}, ex: ex, cancel: func(error) {}}
+	s := &stream{ctx: ctx, wire: &wire{share: share, memory: process}, ex: ex, cancel: func(error) {}}
 	s.begin(io.NopCloser(strings.NewReader("data: "+strings.Repeat("x", size)+"\n\n")), MaxResponseBytes)
 	return s
 }
@@ -33,10 +33,11 @@ func large(ctx context.Context, ex *exchange, share *room, size int) *stream {
 // mustBeFree fails where room was not given back.
 func mustBeFree(t *testing.T, rooms ...*room) {
 	t.Helper()
-	if !process.TryAcquire(processRoom) {
+	all, err := process.Try(processRoom)
+	if err != nil {
 		t.Fatal("room was not given back")
 	}
-	process.Release(processRoom)
+	all.Release()
 	for _, share := range rooms {
 		if !share.TryAcquire(serverRoom) {
 			t.Fatal("room of a server was not given back")
@@ -49,15 +50,15 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	var exchanges []*exchange
 	var shares []*room
 	for range processRoom / MaxResponseBytes {
-		ex, share := owned(t), newRoom(serverRoom)
+		ex, share := owned(t), newRoom()
 		for range 2 { // the second time is the same room
-			if err := ex.hold(t.Context(), share, MaxResponseBytes, func(error) {}); err != nil {
+			if err := ex.hold(t.Context(), share, process, MaxResponseBytes, func(error) {}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		exchanges, shares = append(exchanges, ex), append(shares, share)
 	}
-	next, share := owned(t), newRoom(serverRoom)
+	next, share := owned(t), newRoom()
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	if _, err := large(gone, next, share, 2*freeBytes).event(); !errors.Is(err, context.Canceled) {
@@ -77,9 +78,9 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 
 // TestAnExchangeThatHasEndedHoldsNoRoom has an answer come in after its call is over, as where the SDK still reads it.
 func TestAnExchangeThatHasEndedHoldsNoRoom(t *testing.T) {
-	ex, share := owned(t), newRoom(serverRoom)
+	ex, share := owned(t), newRoom()
 	ex.end()
-	if err := ex.hold(t.Context(), share, MaxResponseBytes, func(error) {}); !errors.Is(err, errBroken) {
+	if err := ex.hold(t.Context(), share, process, MaxResponseBytes, func(error) {}); !errors.Is(err, errBroken) {
 		t.Errorf("hold = %v, want none for an exchange that nobody frees any more", err)
 	}
 	mustBeFree(t, share)
@@ -87,9 +88,9 @@ func TestAnExchangeThatHasEndedHoldsNoRoom(t *testing.T) {
 
 // TestOneServerHoldsAShareOfTheRoom has a server whose answers come in slowly, many at a time.
 func TestOneServerHoldsAShareOfTheRoom(t *testing.T) {
-	slow, other := newRoom(serverRoom), newRoom(serverRoom)
+	slow, other := newRoom(), newRoom()
 	first := owned(t)
-	if err := first.hold(t.Context(), slow, MaxResponseBytes, func(error) {}); err != nil {
+	if err := first.hold(t.Context(), slow, process, MaxResponseBytes, func(error) {}); err != nil {
 		t.Fatal(err)
 	}
 	gone, leave := context.WithCancel(t.Context())
@@ -103,7 +104,7 @@ func TestOneServerHoldsAShareOfTheRoom(t *testing.T) {
 		if data, err := large(t.Context(), ex, other, 2*freeBytes).event(); err != nil || len(data) != 2*freeBytes {
 			t.Errorf("one of another server = %d bytes, %v; want its room", len(data), err)
 		}
-		rest, other = append(rest, ex), newRoom(serverRoom)
+		rest, other = append(rest, ex), newRoom()
 	}
 	first.free()
 	for _, ex := range rest {
@@ -141,10 +142,10 @@ func TestASlowAnswerIsGivenUpWhereOthersWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				share := newRoom(serverRoom)
+				share := newRoom()
 				began, ended := time.Now(), make(chan time.Duration, 1)
 				ex := owned(t)
-				if err := ex.hold(t.Context(), share, MaxResponseBytes, func(cause error) {
+				if err := ex.hold(t.Context(), share, process, MaxResponseBytes, func(cause error) {
 					if !errors.Is(cause, errSlow) {
 						t.Errorf("cut off with %v", cause)
 					}
@@ -157,7 +158,7 @@ func TestASlowAnswerIsGivenUpWhereOthersWait(t *testing.T) {
 				case "the server's":
 					go func() { _ = share.take(wanted, serverRoom) }() // it waits until the test is over
 				case "the process's":
-					go func() { _ = process.take(wanted, processRoom) }()
+					go func() { _, _ = process.Reserve(wanted, processRoom) }()
 				}
 				ticks := time.NewTicker(time.Second)
 				defer ticks.Stop()
@@ -185,8 +186,8 @@ func TestASlowAnswerIsGivenUpWhereOthersWait(t *testing.T) {
 // TestAnAnswerThatIsThereIsNotCutOff: however long it takes to decode it.
 func TestAnAnswerThatIsThereIsNotCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ex, share := owned(t), newRoom(serverRoom)
-		if err := ex.hold(t.Context(), share, MaxResponseBytes, func(error) { t.Error("it was cut off") }); err != nil {
+		ex, share := owned(t), newRoom()
+		if err := ex.hold(t.Context(), share, process, MaxResponseBytes, func(error) { t.Error("it was cut off") }); err != nil {
 			t.Fatal(err)
 		}
 		ex.keep([]byte("{}"))
@@ -216,14 +217,14 @@ func TestWhatASlowAnswerIs(t *testing.T) {
 				body, server := io.Pipe()
 				context.AfterFunc(ctx, func() { _ = server.CloseWithError(context.Canceled) }) // as net/http does
 				go func() { _, _ = server.Write([]byte(strings.Repeat("x", 2*freeBytes))) }()
-				ex, share := owned(t), newRoom(serverRoom)
+				ex, share := owned(t), newRoom()
 				waits := owned(t)
 				got := make(chan error, 1)
 				go func() {
 					synctest.Wait()
-					got <- waits.hold(t.Context(), share, MaxResponseBytes, func(error) {})
+					got <- waits.hold(t.Context(), share, process, MaxResponseBytes, func(error) {})
 				}()
-				err := read(&stream{ctx: ctx, cancel: cancel, wire: &wire{share: share}, ex: ex}, body)
+				err := read(&stream{ctx: ctx, cancel: cancel, wire: &wire{share: share, memory: process}, ex: ex}, body)
 				if !errors.Is(err, errSlow) {
 					t.Errorf("reading fails with %v, want it to say that it was too slow", err)
 				}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
@@ -67,6 +68,8 @@ type wire struct {
 	life   context.Context //nolint:containedctx // because it is the life of the connection
 	// share is the server's of the room for large answers.
 	share *room
+	// memory is what large answers are read into.
+	memory bytebudget.Account
 	// onChange is told that the tools may have changed, onLost that the session is over.
 	onChange, onLost func()
 }

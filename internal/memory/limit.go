@@ -10,6 +10,8 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 )
 
 const (
@@ -113,8 +115,16 @@ func (l Limit) Turns() int {
 	return int(min(max(l.usable()*2/3/TurnBytes, minTurns), maxTurns))
 }
 
-// Budget returns the bytes that listings of tools, conversations, replies and results share: what the memory beyond 56 MiB has left
-// beside the Turns, at least 8 MiB.
-func (l Limit) Budget() int64 {
-	return max(l.usable()/3, 8*mebibyte)
+// minPassing is the least that replies and results share, in bytes: one namespace gets room for the longest result.
+const minPassing = 10 * mebibyte
+
+// NewBudget returns what namespaces share: a third of the memory beyond 56 MiB, which is what the Turns leave. Two thirds of that are for
+// listings of tools and for conversations, at least 8 MiB, and one third for replies and results that are being read, at least 10 MiB.
+func (l Limit) NewBudget() *bytebudget.Budget {
+	return bytebudget.New(l.shares())
+}
+
+func (l Limit) shares() (held, passing int64) {
+	budget := l.usable() / 3
+	return max(budget*2/3, 8*mebibyte), max(budget/3, minPassing)
 }

@@ -44,18 +44,19 @@ func TestDetect(t *testing.T) {
 // TestSharesOfALimit states what is made of the limits that the documentation names.
 func TestSharesOfALimit(t *testing.T) {
 	for _, c := range []struct {
-		limit, goLimit, turns, budget int64
+		limit, goLimit, turns, held, passing int64
 	}{
-		{limit: 64 * mebibyte, goLimit: 40 * mebibyte, turns: 16, budget: 8 * mebibyte},
-		{limit: 128 * mebibyte, goLimit: 104 * mebibyte, turns: 341, budget: 16 * mebibyte},
-		{limit: 512 * mebibyte, goLimit: 512*mebibyte - 512*mebibyte/10, turns: 2878, budget: (512*mebibyte - 512*mebibyte/10 - base) / 3},
-		{limit: 4 * gibibyte, goLimit: 4*gibibyte - 4*gibibyte/10, turns: 10_000, budget: (4*gibibyte - 4*gibibyte/10 - base) / 3},
+		{limit: 64 * mebibyte, goLimit: 40 * mebibyte, turns: 16, held: 8 * mebibyte, passing: minPassing},
+		{limit: 128 * mebibyte, goLimit: 104 * mebibyte, turns: 341, held: 32 * mebibyte / 3, passing: minPassing},
+		{limit: 500 * mebibyte, goLimit: 450 * mebibyte, turns: 2801, held: 394 * mebibyte * 2 / 9, passing: 394 * mebibyte / 9},
+		{limit: 5000 * mebibyte, goLimit: 4500 * mebibyte, turns: 10_000, held: 4444 * mebibyte * 2 / 9, passing: 4444 * mebibyte / 9},
 	} {
 		l := limitOf(c.limit, FromCgroup)
-		if l.Go != c.goLimit || int64(l.Turns()) != c.turns || l.Budget() != c.budget {
-			t.Errorf("limitOf(%d MiB): Go %d, %d Turns, budget %d, want %d, %d, %d", c.limit/mebibyte, l.Go, l.Turns(), l.Budget(), c.goLimit, c.turns, c.budget)
+		held, passing := l.shares()
+		if l.Go != c.goLimit || int64(l.Turns()) != c.turns || held != c.held || passing != c.passing {
+			t.Errorf("limitOf(%d MiB): Go %d, %d Turns, held %d, passing %d, want %+v", c.limit/mebibyte, l.Go, l.Turns(), held, passing, c)
 		}
-		if taken := base + int64(l.Turns())*TurnBytes + l.Budget(); taken > l.Go && c.limit > 100*mebibyte {
+		if taken := base + int64(l.Turns())*TurnBytes + held + passing; taken > l.Go && c.limit > 200*mebibyte {
 			t.Errorf("limitOf(%d MiB): base, Turns and budget take %d bytes, want at most the soft limit %d", c.limit/mebibyte, taken, l.Go)
 		}
 	}

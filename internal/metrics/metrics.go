@@ -73,7 +73,7 @@ const (
 )
 
 func init() {
-	metrics.Registry.MustRegister(Running, Capacity, ended, duration, modelRequests, modelRetries, tokens, toolCalls, contextWarnings, compactions, parked, purged, clockOffset, journalsLost, journals, journalUse)
+	metrics.Registry.MustRegister(Running, Capacity, ended, duration, modelRequests, modelRetries, tokens, toolCalls, contextWarnings, compactions, parked, purged, clockOffset, journalsLost, journals, journalUse, memory)
 }
 
 // Ended counts a Turn that has ended, once its status is written; result is nil for one that was not run.

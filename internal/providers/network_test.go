@@ -69,7 +69,7 @@ func TestCABundle(t *testing.T) {
 func TestRefusedAddress(t *testing.T) {
 	web := models(t)
 	w, _ := newWorld(t, secretValue)
-	c := providers.NewCache(w.read, w.clock, nil)
+	c := providers.NewCache(w.read, w.clock, nil, nil)
 	t.Cleanup(c.Close)
 	_, err := c.Lazy(object(web.URL+"/v1")).Generate(t.Context(), model.Request{Model: "m"})
 	e := model.AsError(err)

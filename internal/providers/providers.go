@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/redact"
@@ -38,6 +39,7 @@ type Cache struct {
 	secrets SecretReader
 	now     func() time.Time
 	policy  *netpolicy.Policy
+	memory  *bytebudget.Budget
 
 	mu      sync.Mutex
 	entries map[types.NamespacedName]*entry
@@ -57,9 +59,10 @@ type entry struct {
 	idle int
 }
 
-// NewCache returns an empty cache of providers that connect to what a policy allows; a nil policy is the built-in table.
-func NewCache(secrets SecretReader, now func() time.Time, policy *netpolicy.Policy) *Cache {
-	return &Cache{secrets: secrets, now: now, policy: policy, entries: map[types.NamespacedName]*entry{}}
+// NewCache returns an empty cache of providers that connect to what a policy allows, and read long replies into a memory budget; a nil
+// policy is the built-in table, and a nil budget has no bound.
+func NewCache(secrets SecretReader, now func() time.Time, policy *netpolicy.Policy, memory *bytebudget.Budget) *Cache {
+	return &Cache{secrets: secrets, now: now, policy: policy, memory: memory, entries: map[types.NamespacedName]*entry{}}
 }
 
 // Get returns the provider of an object, with credentials at most 10 s old, or older ones while the API server is away. It returns a *SecretError if they are not to
@@ -189,7 +192,7 @@ func (c *Cache) Close() {
 // config returns how to reach an endpoint, but for its CA bundle, which is in PEM.
 func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg openai.Config, bundle string, err error) {
 	cfg = openai.Config{
-		Name: p.Name, BaseURL: p.Spec.BaseURL, Policy: c.policy.In(p.Namespace),
+		Name: p.Name, BaseURL: p.Spec.BaseURL, Policy: c.policy.In(p.Namespace), Memory: c.memory.Account(p.Namespace, bytebudget.Replies),
 		ConnectTimeout: time.Duration(p.Spec.Timeouts.ConnectSeconds) * time.Second,
 		IdleTimeout:    time.Duration(p.Spec.Timeouts.IdleSeconds) * time.Second,
 	}

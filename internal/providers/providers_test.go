@@ -68,7 +68,7 @@ func (w *world) set(change func(*world)) {
 func newWorld(t *testing.T, key string) (*world, *providers.Cache) {
 	t.Helper()
 	w := &world{data: map[string][]byte{"apiKey": []byte(key)}, now: time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)}
-	c := providers.NewCache(w.read, w.clock, netpolicy.Permissive())
+	c := providers.NewCache(w.read, w.clock, netpolicy.Permissive(), nil)
 	t.Cleanup(c.Close)
 	return w, c
 }
@@ -377,7 +377,7 @@ func TestTheAPIServerIsAway(t *testing.T) {
 	t.Run("a first request waits for it", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := &world{err: away, now: time.Now()}
-			c := providers.NewCache(w.read, w.clock, netpolicy.Permissive())
+			c := providers.NewCache(w.read, w.clock, netpolicy.Permissive(), nil)
 			time.AfterFunc(time.Minute, func() { w.set(func(w *world) { w.err = nil }) }) // and the Secret is not there then
 			begin := time.Now()
 			_, err := c.Lazy(object("http://one.example/v1")).Generate(t.Context(), model.Request{})
@@ -392,7 +392,7 @@ func TestTheAPIServerIsAway(t *testing.T) {
 			w := &world{err: away, now: time.Now()}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			_, err := providers.NewCache(w.read, w.clock, netpolicy.Permissive()).Lazy(object("http://one.example/v1")).Generate(ctx, model.Request{})
+			_, err := providers.NewCache(w.read, w.clock, netpolicy.Permissive(), nil).Lazy(object("http://one.example/v1")).Generate(ctx, model.Request{})
 			if failure, ok := errors.AsType[*model.Error](err); !ok || !failure.Unsent {
 				t.Errorf("Generate: %v, want an error of a request that never left", err)
 			}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/mcp"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/redact"
@@ -44,6 +45,7 @@ type Cache struct {
 	policy  *netpolicy.Policy
 	now     func() time.Time
 	log     logr.Logger
+	memory  *bytebudget.Budget
 	// idle is how long a connection is kept without use; 0 for mcp.DefaultIdle.
 	idle time.Duration
 
@@ -88,6 +90,10 @@ type settings struct {
 func NewCache(read secrets.Reader, policy *netpolicy.Policy, now func() time.Time, log logr.Logger) *Cache {
 	return &Cache{secrets: read, policy: policy, now: now, log: log, entries: map[types.NamespacedName]*entry{}}
 }
+
+// Share has connections read large answers, and hold lists of tools, within a memory budget. It holds for connections that are made
+// later, so it is set before the cache is used.
+func (c *Cache) Share(memory *bytebudget.Budget) { c.memory = memory }
 
 // OnChange has f called when the tools of a server are found to differ from what they were, with the object's name. f returns
 // soon. It holds for connections that are made later, so it is set before the cache is used.
@@ -263,6 +269,7 @@ func (c *Cache) newClient(name string, e *entry, s settings, earlier []string) (
 	var client *mcp.Client
 	client = mcp.New(mcp.Config{
 		Name: name, URL: s.url, Token: s.token, CredentialsFrom: s.from, Headers: s.headers, Earlier: earlier, ConnectTimeout: s.connect,
+		Memory: c.memory.Account(e.key.Namespace, bytebudget.Results), Listings: c.memory.Account(e.key.Namespace, bytebudget.Listings),
 		Policy: c.policy.In(e.key.Namespace), Roots: roots, Now: c.now, OnChange: func() { c.changed(e.key) },
 		Idle: c.idle, OnIdle: func() { c.cool(e, client) },
 		Log: c.log.WithValues("toolServer", e.key.String()),

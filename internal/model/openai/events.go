@@ -24,6 +24,8 @@ type events struct {
 	length, other  int
 	// watch learns of each event.
 	watch *watch
+	// room is the memory that a long line takes.
+	room *room
 	// data is true if the line is data, and count is how many of those came.
 	data  bool
 	count int
@@ -35,8 +37,8 @@ func isEvents(h http.Header) bool {
 	return err == nil && kind == eventStream
 }
 
-func newEvents(stream io.ReadCloser, w *watch) *events {
-	return &events{Closer: stream, lines: bufio.NewReader(stream), watch: w}
+func newEvents(stream io.ReadCloser, w *watch, note *response) *events {
+	return &events{Closer: stream, lines: bufio.NewReader(stream), watch: w, room: &note.room}
 }
 
 // Read hands on the lines that are kept.
@@ -98,7 +100,7 @@ func (e *events) measure(part []byte) error {
 	if e.count > MaxEvents {
 		return tooLong{"the answer", MaxEvents, "events"}
 	}
-	return nil
+	return e.room.hold(e.watch, e.length)
 }
 
 func isNoise(line []byte) bool {

@@ -11,6 +11,7 @@ import (
 
 	api "github.com/sashabaranov/go-openai"
 
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -44,6 +45,8 @@ type Config struct {
 	Policy *netpolicy.Policy
 	// Roots are the certificate authorities that are trusted; nil for the system's.
 	Roots *x509.CertPool
+	// Memory is what long replies are read into; the zero value has no bound.
+	Memory bytebudget.Account
 }
 
 // Header is sent with each request.
@@ -81,7 +84,8 @@ func (p *Provider) Close() { p.transport.CloseIdleConnections() }
 
 // Generate asks for one reply. All errors are *model.Error.
 func (p *Provider) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
-	note := &response{wanted: eventStream, longest: p.longest}
+	note := &response{wanted: eventStream, longest: p.longest, room: room{account: p.cfg.Memory}}
+	defer note.room.release()
 	reply, err := p.stream(withResponse(ctx, note), &req, note)
 	if err != nil {
 		return model.Reply{}, p.classify(ctx, err, note, reply)
@@ -135,5 +139,8 @@ func (p *Provider) receive(ctx context.Context, stream *api.ChatCompletionStream
 			return p.finished(ctx, &in, err, note)
 		}
 		in.add(c)
+		if err := note.room.hold(note.watch, int(in.kept)); err != nil {
+			return p.finished(ctx, &in, err, note)
+		}
 	}
 }

@@ -30,12 +30,23 @@ type response struct {
 	status      int
 	contentType string
 	retryAfter  time.Duration
+	// room is the memory of a long reply, watch what ends the request, nil before there is a response.
+	room  room
+	watch *watch
 }
 
 type responseKey struct{}
 
 func withResponse(ctx context.Context, r *response) context.Context {
 	return context.WithValue(ctx, responseKey{}, r)
+}
+
+// noteOf is what is noted of the response to a request; where nobody asks for it, it is noted in vain.
+func noteOf(req *http.Request) *response {
+	if note, ok := req.Context().Value(responseKey{}).(*response); ok {
+		return note
+	}
+	return &response{}
 }
 
 // The content types that are asked for.
@@ -99,7 +110,7 @@ func (t *transport) incoming(req *http.Request, resp *http.Response, w *watch) (
 	if note, ok := req.Context().Value(responseKey{}).(*response); ok {
 		note.status = resp.StatusCode
 		note.contentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
-		note.retryAfter = retryAfter(resp.Header)
+		note.retryAfter, note.watch = retryAfter(resp.Header), w
 	}
 	most, streamed := mostOf(req, resp)
 	b := &body{ReadCloser: resp.Body, watch: w, most: most}
@@ -116,7 +127,7 @@ func (t *transport) incoming(req *http.Request, resp *http.Response, w *watch) (
 		return resp, nil
 	}
 	if resp.Body = b; streamed || isEvents(resp.Header) {
-		resp.Body = newEvents(b, w)
+		resp.Body = newEvents(b, w, noteOf(req))
 	}
 	return resp, nil
 }

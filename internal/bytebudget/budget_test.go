@@ -1,0 +1,243 @@
+package bytebudget
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const size = 8000
+
+// checked fails unless the books of a pool are right: bytes by namespace and by kind add up, and nobody is beyond the pool.
+func checked(t *testing.T, p *pool) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var byNamespace, byKind int64
+	for namespace, bytes := range p.namespaces {
+		if bytes <= 0 {
+			t.Fatalf("namespace %q is kept with %d bytes", namespace, bytes)
+		}
+		byNamespace += bytes
+	}
+	for _, u := range p.kinds {
+		byKind += u.Bytes
+	}
+	if byNamespace != p.used || byKind != p.used || p.used < 0 || p.used > p.size {
+		t.Fatalf("%d of %d bytes are used, %d by namespaces, %d by kinds", p.used, p.size, byNamespace, byKind)
+	}
+	for namespace, queue := range p.queues {
+		if len(queue) == 0 {
+			t.Fatalf("namespace %q has an empty queue", namespace)
+		}
+		if p.fits(namespace, queue[0].bytes) {
+			t.Fatalf("namespace %q waits for %d bytes that it could have", namespace, queue[0].bytes)
+		}
+	}
+}
+
+// TestOneNamespaceLeavesRoomForAnother: whatever one takes, the next has its first bytes at once, and what the first gives back.
+func TestOneNamespaceLeavesRoomForAnother(t *testing.T) {
+	b := New(size, size)
+	greedy := b.Account("greedy", Conversations)
+	var all []*Reservation
+	for {
+		r, err := greedy.Try(100)
+		if err != nil {
+			if !errors.Is(err, ErrShort) {
+				t.Fatalf("the refusal is %v, want ErrShort", err)
+			}
+			break
+		}
+		all = append(all, r)
+	}
+	if got := int64(len(all)) * 100; got != greedy.Most() {
+		t.Errorf("a namespace that is alone gets %d bytes, want seven eighths, %d", got, greedy.Most())
+	}
+	victim, err := b.Account("victim", Listings).Reserve(t.Context(), 800)
+	if err != nil {
+		t.Fatalf("another namespace gets nothing: %v", err)
+	}
+	// What the greedy one gives back goes to the one that holds less, until both hold about the same, however fast the greedy one asks.
+	for range 200 {
+		all[0].Release()
+		all = all[1:]
+		_ = victim.Resize(victim.Bytes() + 100) // which may be more than its share
+		if r, err := greedy.Try(100); err == nil {
+			all = append(all, r)
+		}
+		if len(all) == 0 {
+			break
+		}
+	}
+	if got := victim.Bytes(); got < size*6/15 || got > size*8/15 {
+		t.Errorf("of two that want all, the second gets %d bytes of %d, want about seven fifteenths", got, size)
+	}
+	checked(t, &b.held)
+}
+
+func TestReservationsThatCannotBe(t *testing.T) {
+	b := New(size, size)
+	a := b.Account("a", Replies)
+	if _, err := a.Reserve(t.Context(), size); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("more than a namespace can have: %v, want ErrTooLarge", err)
+	}
+	r, err := a.Try(a.Most())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Resize(a.Most() + 1); !errors.Is(err, ErrTooLarge) || r.Bytes() != a.Most() {
+		t.Errorf("Resize = %v with %d bytes, want ErrTooLarge and the bytes of before", err, r.Bytes())
+	}
+	cause := errors.New("the turn is over")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	if _, err := a.Reserve(ctx, 1000); !errors.Is(err, cause) {
+		t.Errorf("a wait that ends = %v, want its cause", err)
+	}
+	r.Release()
+	r.Release() // which does nothing
+	if u := b.Use(Replies); u.Bytes != 0 || u.Waiting != 0 || u.Refused != 2 || u.Size != size {
+		t.Errorf("Use = %+v, want nothing held and two refusals", u)
+	}
+	checked(t, &b.passing)
+}
+
+func TestTheQueueIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(size, size)
+		a := b.Account("a", Replies)
+		r, err := a.Try(a.Most())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for range maxWaiting {
+			all.Go(func() {
+				if w, err := a.Reserve(t.Context(), 1); err == nil {
+					w.Release()
+				}
+			})
+		}
+		synctest.Wait()
+		if u := b.Use(Replies); u.Waiting != maxWaiting {
+			t.Errorf("%d wait, want %d", u.Waiting, maxWaiting)
+		}
+		if !a.Contended() {
+			t.Error("nobody is said to wait")
+		}
+		if _, err := a.Reserve(t.Context(), 1); !errors.Is(err, ErrQueueFull) || !errors.Is(err, ErrShort) {
+			t.Errorf("one more = %v, want ErrQueueFull, which is an ErrShort", err)
+		}
+		other, err := b.Account("b", Replies).Reserve(t.Context(), 1)
+		if err != nil {
+			t.Errorf("another namespace is kept waiting by the queue of this one: %v", err)
+		}
+		other.Release()
+		r.Release()
+		all.Wait()
+	})
+}
+
+// TestALargeReservationKeepsNobodyElseWaiting: a tenant cannot stop others by asking for more than there is.
+func TestALargeReservationKeepsNobodyElseWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(size, size)
+		long, err := b.Account("long", Conversations).Try(4000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attacker := b.Account("attacker", Conversations)
+		ctx, leave := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		done.Go(func() { _, _ = attacker.Reserve(ctx, attacker.Most()) })
+		synctest.Wait()
+		small, err := b.Account("victim", Conversations).Reserve(t.Context(), 1000)
+		if err != nil {
+			t.Fatalf("a small reservation is refused: %v", err)
+		}
+		leave()
+		done.Wait()
+		small.Release()
+		long.Release()
+		checked(t, &b.held)
+	})
+}
+
+// TestEveryWaitEnds has many Turns of several namespaces do what Turns do, in every order that chance finds: each holds a
+// conversation that grows, gives it back where it may not grow, and reads replies while it holds it. All must come to their end.
+func TestEveryWaitEnds(t *testing.T) {
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := New(size, size)
+				var all sync.WaitGroup
+				for i := range 60 {
+					random := rand.New(rand.NewPCG(seed, uint64(i)))                //nolint:gosec // because the test is to be the same each time
+					all.Go(func() { life(t, b, strings.Repeat("n", i%5), random) }) // one has no name
+				}
+				all.Wait() // which synctest ends as a deadlock if they wait for each other
+				for _, p := range []*pool{&b.held, &b.passing} {
+					if p.used != 0 || len(p.queues) != 0 {
+						t.Errorf("%d bytes and %d queues are left", p.used, len(p.queues))
+					}
+				}
+			})
+		})
+	}
+}
+
+// life is that of a Turn: steps of growing size.
+func life(t *testing.T, b *Budget, namespace string, random *rand.Rand) {
+	conversation := b.Account(namespace, Conversations)
+	held := &Reservation{account: conversation}
+	defer func() { held.Release() }()
+	var want int64
+	for range 5 {
+		want += random.Int64N(300)
+		for held.Resize(want) != nil {
+			held.Release()
+			var err error
+			if held, err = conversation.Reserve(t.Context(), want); err != nil {
+				t.Errorf("Reserve = %v", err)
+				return
+			}
+		}
+		reply, err := b.Account(namespace, Replies).Reserve(t.Context(), 1+random.Int64N(b.passing.most()))
+		if err != nil {
+			t.Errorf("Reserve = %v", err)
+			return
+		}
+		checked(t, &b.held)
+		checked(t, &b.passing)
+		reply.Release()
+	}
+}
+
+// TestNoBudgetHasNoBound: the command line works without one.
+func TestNoBudgetHasNoBound(t *testing.T) {
+	var b *Budget
+	for _, a := range []Account{{}, b.Account("a", Listings)} {
+		r, err := a.Reserve(t.Context(), 1<<60)
+		if err == nil {
+			err = r.Resize(1 << 61)
+		}
+		if r.Release(); err != nil || a.Contended() || a.Most() != 0 {
+			t.Errorf("a budget that is not there refuses: %v", err)
+		}
+	}
+	var none *Reservation
+	none.Release()
+	if none.Bytes() != 0 {
+		t.Error("a reservation that is not there holds bytes")
+	}
+}

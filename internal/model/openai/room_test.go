@@ -1,0 +1,72 @@
+package openai_test
+
+import (
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+)
+
+// TestLongRepliesTakeTurns has more long replies begin than there is memory for, and each wait longer than its idle time for the
+// others: all come in whole, a short one waits for nobody, and another namespace has its own memory.
+func TestLongRepliesTakeTurns(t *testing.T) {
+	const long = 200 << 10
+	first, finish := make(chan struct{}, 8), make(chan struct{})
+	slow := raw(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = fmt.Fprintf(w, "data: %s\n\n", delta(`"content":"`+strings.Repeat("x", long)+`"`))
+		w.(http.Flusher).Flush()
+		first <- struct{}{}
+		select {
+		case <-finish:
+		case <-r.Context().Done():
+		}
+		_, _ = w.Write([]byte(events(finishing("stop"), "[DONE]")))
+	})
+	quick := raw(t, respond(200, events(delta(`"content":"fine"`), finishing("stop"), "[DONE]"), stream))
+	budget := bytebudget.New(0, 8<<20) // two replies of one namespace
+	ask := func(namespace, url string) error {
+		p := openai.New(openai.Config{
+			Name: "m", BaseURL: url, ConnectTimeout: time.Minute, IdleTimeout: time.Minute, Policy: netpolicy.Permissive(),
+			Memory: budget.Account(namespace, bytebudget.Replies),
+		})
+		defer p.Close()
+		reply, err := p.Generate(t.Context(), request("hello"))
+		if err == nil && url == slow && len(reply.Text) != long {
+			err = fmt.Errorf("the reply has %d bytes, want %d", len(reply.Text), long)
+		}
+		return err
+	}
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			if err := ask("greedy", slow); err != nil {
+				t.Errorf("a long reply: %v", err)
+			}
+		})
+	}
+	for range 6 {
+		<-first
+	}
+	for budget.Use(bytebudget.Replies).Waiting != 4 {
+		runtime.Gosched()
+	}
+	if err := ask("greedy", quick); err != nil {
+		t.Errorf("a short reply beside long ones: %v", err)
+	}
+	close(finish)
+	if err := ask("victim", slow); err != nil {
+		t.Errorf("a long reply of another namespace: %v", err)
+	}
+	all.Wait()
+	if use := budget.Use(bytebudget.Replies); use.Bytes != 0 || use.Waiting != 0 {
+		t.Errorf("after all replies %+v is held", use)
+	}
+}
