@@ -22,6 +22,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -70,6 +71,8 @@ type Executor struct {
 	Ceiling *v1alpha1.Limits
 	// Approvals says which decisions about calls may be used.
 	Approvals approvals.Check
+	// Memory is what conversations of running Turns are held in; nil has no bound.
+	Memory *bytebudget.Budget
 	// Provider returns what asks a ModelProvider.
 	Provider func(*v1alpha1.ModelProvider) model.Provider
 	// Servers are the connections to ToolServers.
@@ -94,6 +97,8 @@ type Executor struct {
 	runs map[types.UID]*run
 	// done are the epochs that need no run any more, until the watch shows that too: an event from before must not start one.
 	done map[types.UID]int64
+	// claims has room for the Turns of an earlier process that are claimed at the same time; nil before there is one.
+	claims chan struct{}
 	// draining is set when no run may start any more, stopped when no Turn may be handed back any more.
 	draining, stopped bool
 	// all are the goroutines of runs and adoptions, returns those that give back what is bound while the executor stops.

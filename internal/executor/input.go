@@ -58,7 +58,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		e.Log.Info("Warning: a turn was started later than now, so that a clock is wrong; it gets the whole of its time", "turn", r.key(), "aheadSeconds", ahead.Seconds())
 	}
 	in.Timeout = translate.Left(t, in.Limit, now)
-	in.Entries, in.BeforeEffect = &r.entries, r.beforeEffect
+	in.Entries, in.BeforeEffect, in.Hold = &r.entries, r.beforeEffect, r.hold
 	in.Opened = func(ctx context.Context, entries int64, ended bool) error {
 		return r.opened(ctx, finding{entries, ended}, &in, agent)
 	}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -37,6 +38,8 @@ type run struct {
 	first, tried bool
 	// progress writes what the run does, while it goes on.
 	progress progress
+	// memory is what the run holds of the budget, nil for nothing. The run's goroutine alone uses it.
+	memory *bytebudget.Reservation
 	// abandon ends the life of the run at once, for a cause; its Turn goes on elsewhere or is gone.
 	abandon context.CancelCauseFunc
 	// cancelled is closed when the Turn was cancelled: the run ends it.
@@ -98,6 +101,7 @@ func (r *run) key() client.ObjectKey { return client.ObjectKeyFromObject(r.turn)
 func (r *run) run(ctx context.Context) {
 	r.progress.begin(ctx, r.turn, r.writeProgress)
 	result, err := r.execute(ctx)
+	r.memory.Release()
 	r.turn = r.progress.stop()
 	r.conclude(ctx, result, err)
 }
@@ -163,6 +167,11 @@ func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 	cancelled := r.cancelled
 	for {
 		result, err := r.attempt(ctx)
+		if short, isShort := errors.AsType[*shortError](err); isShort {
+			if err = r.awaitMemory(ctx, short); err == nil {
+				continue
+			}
+		}
 		switch {
 		case err == nil:
 			return result, nil

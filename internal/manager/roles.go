@@ -173,7 +173,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 				"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())
 		}},
 		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers),
-		Approvals: p.approvals, Ceiling: p.ceiling,
+		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Now: p.now, Grace: o.grace(), Log: log,
 	}
 	meter.Changed = runs.Measured

@@ -32,6 +32,9 @@ type Options struct {
 	Now func() time.Time
 	// Apply is told of each entry, whose payload is there even where an artifact has it. An error of it stops the run.
 	Apply func(Entry) error
+	// Admit is called before Apply with each entry that Open reads. Its error ends Open, and is returned as it is; the entry may be good
+	// all the same. If Admit is nil, all are read.
+	Admit func(Entry) error
 	// Waiting is told, each time, that an append failed and when it is tried again; nil tells nobody.
 	Waiting func(err error, in time.Duration)
 	// First are records that go before what this run appends first.
@@ -61,6 +64,11 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 		}
 		if err := Fill(ctx, o.Journal, uid, &e); err != nil {
 			return nil, err
+		}
+		if o.Admit != nil {
+			if err := o.Admit(e); err != nil {
+				return nil, err
+			}
 		}
 		if err := l.applied(e); err != nil {
 			return nil, err

@@ -161,6 +161,9 @@ func (r *run) stopped(err error) (*Result, error) {
 	if failure, ok := errors.AsType[*loop.Error](err); ok {
 		return r.finalize(stopOf(failure.Kind), failure.Message)
 	}
+	if large, ok := errors.AsType[*TooLargeError](err); ok {
+		return r.finalize(StopBudget, large.Message)
+	}
 	if lost, ok := errors.AsType[*lostHistoryError](err); ok {
 		return r.finalize(StopInterrupted, lost.Error())
 	}

@@ -16,6 +16,9 @@ import (
 
 // prepare freezes the messages for a candidate, once: a resumed run reads back what an earlier one froze.
 func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared, error) {
+	if err := r.hold(r.bytes); err != nil {
+		return nil, err
+	}
 	if p := r.past.prepared; p != nil && p.Provider == c.ProviderName && p.Model == c.Model {
 		err := r.complete(ctx)
 		return r.past.prepared, err

@@ -69,6 +69,9 @@ type Input struct {
 	Opened func(ctx context.Context, entries int64, ended bool) error
 	// Entries is kept at the number of entries that the journal is known to have. It may be nil.
 	Entries *atomic.Int64
+	// Hold is called with about how many bytes the Turn's conversation has: while the journal is read, and before each request. Its error
+	// ends the run, at a safe point; a *TooLargeError before a request ends the Turn. If Hold is nil, there is no bound.
+	Hold func(bytes int64) error
 	// BeforeEffect is called before the first call, in this run, of a tool that is not ReadOnly is recorded. An error ends the
 	// run, and the call is not made. It may be nil.
 	BeforeEffect func(ctx context.Context) error
@@ -207,10 +210,41 @@ func (r *run) counted() {
 // options of the Turn's journal.
 func (r *run) options() journal.Options {
 	return journal.Options{
-		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, Apply: r.past.apply, Patience: r.engine.Patience, Waiting: r.waiting,
+		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, Apply: r.apply, Admit: r.admit, Patience: r.engine.Patience, Waiting: r.waiting,
 		First: []journal.Record{{Kind: journal.RunStarted, Payload: started{rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name}}},
 	}
 }
+
+// apply takes an entry in.
+func (r *run) apply(e journal.Entry) error {
+	r.bytes += int64(len(e.Payload))
+	return r.past.apply(e)
+}
+
+// admit says whether the run may hold one more entry of its journal. A conversation that is too large is read all the same, for its end.
+func (r *run) admit(e journal.Entry) error {
+	err := r.hold(r.bytes + int64(len(e.Payload)))
+	if _, tooLarge := errors.AsType[*TooLargeError](err); tooLarge {
+		return nil
+	}
+	return err
+}
+
+func (r *run) hold(bytes int64) error {
+	if r.in.Hold == nil {
+		return nil
+	}
+	return r.in.Hold(bytes)
+}
+
+// TooLargeError is a conversation that has more bytes than one Turn may hold.
+type TooLargeError struct {
+	// Message says so, with a remedy.
+	Message string
+}
+
+// Error returns the message.
+func (e *TooLargeError) Error() string { return e.Message }
 
 // started is what the journal says of the beginning of a run.
 type started struct {
@@ -245,6 +279,8 @@ type run struct {
 	life context.Context //nolint:containedctx // because the journal is written for as long as the run lives, whatever a step's own context says
 	log  *journal.Log
 	past past
+	// bytes is how many the payloads of the journal have by now.
+	bytes int64
 	// resumes is how many runs before this one have done something and did not end with a wait.
 	resumes int
 	// input is what messages are made of, nil before the first are, and number that of the Turn in its Session.

@@ -1,0 +1,127 @@
+package executor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// longReplies is a model that says a lot with each call of a tool, for so many steps, and then answers.
+type longReplies struct {
+	steps, bytes int
+	asked        atomic.Int32
+}
+
+func (m *longReplies) Generate(context.Context, model.Request) (model.Reply, error) {
+	n := int(m.asked.Add(1))
+	if n > m.steps {
+		return model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil
+	}
+	return model.Reply{
+		Text: strings.Repeat("x", m.bytes), FinishReason: model.FinishToolCalls,
+		ToolCalls: []model.ToolCall{{ID: fmt.Sprintf("call-%d", n), Name: "look", Arguments: fmt.Sprintf(`{"n":%d}`, n)}},
+	}, nil
+}
+
+// longWinded is an executor whose model says so much in so many steps, with a budget of so many bytes for conversations.
+func longWinded(t *testing.T, m *longReplies, held int64) *Executor {
+	t.Helper()
+	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(func(t *v1alpha1.Turn) {
+		t.Spec.Execution = v1alpha1.ExecutionRun
+		t.Spec.Limits = &v1alpha1.Limits{MaxSteps: new(int32(100)), MaxToolCalls: new(int32(100)), MaxTokens: new(int64(1_000_000_000))}
+	}))...)
+	e.Memory = bytebudget.New(held, held)
+	e.Provider = func(*v1alpha1.ModelProvider) model.Provider { return m }
+	e.Tools = func(context.Context, *v1alpha1.Agent) []tool.Tool {
+		return []tool.Tool{{
+			Tool: prompt.Tool{Name: "look"}, Effect: tool.ReadOnly, Schema: json.RawMessage(`{"type":"object"}`),
+			Caller: tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{Content: "fine"}, nil }),
+		}}
+	}
+	return e
+}
+
+// TestAConversationHasABound: a model that sends long replies for many steps ends its Turn, and not the manager.
+func TestAConversationHasABound(t *testing.T) {
+	m := &longReplies{steps: 90, bytes: 1 << 20}
+	e := longWinded(t, m, 64<<20) // of which one Turn may hold 28 MiB, for a conversation of about 9
+	got := runs(t, e)
+	message := got.Status.Conditions[0].Message
+	if got.StateReason() != v1alpha1.TurnReasonBudgetExceeded || !strings.Contains(message, "of the manager's memory: ask for shorter replies") {
+		t.Errorf("the Turn is %s: %s\nwant BudgetExceeded with a remedy", got.StateReason(), message)
+	}
+	if asked := m.asked.Load(); asked < 8 || asked > 11 {
+		t.Errorf("the model was asked %d times, want about as often as 9 MiB hold its replies", asked)
+	}
+	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != 0 {
+		t.Errorf("the Turn has ended and %d bytes are held", use.Bytes)
+	}
+}
+
+// TestATurnWaitsForMemory gives back what it holds, says that it waits, and then goes on from its journal: no request is sent twice.
+func TestATurnWaitsForMemory(t *testing.T) {
+	m := &longReplies{steps: 5, bytes: 100 << 10}
+	e := longWinded(t, m, 16<<20)
+	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+	others, err := account.Try(account.Most())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.observe(t.Context(), stored(t, e))
+	for waits := time.Now().Add(time.Minute); !strings.Contains(stored(t, e).Status.Conditions[0].Message, "waits for memory"); runtime.Gosched() {
+		if time.Now().After(waits) {
+			t.Fatalf("the status does not say that the Turn waits for memory: %s", stored(t, e).Status.Conditions[0].Message)
+		}
+	}
+	if use := e.Memory.Use(bytebudget.Conversations); use.Waiting != 1 || use.Bytes != account.Most() {
+		t.Errorf("while it waits %+v is held, want nothing by the Turn", use)
+	}
+	others.Release()
+	e.all.Wait()
+	got := stored(t, e)
+	if got.StateReason() != v1alpha1.TurnReasonCompleted || got.Epoch() != 1 {
+		t.Errorf("the Turn is %s: %s, want Completed by the same binding", got.StateReason(), got.Status.Conditions[0].Message)
+	}
+	if asked := m.asked.Load(); asked != 6 {
+		t.Errorf("the model was asked %d times, want 6", asked)
+	}
+	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != 0 || use.Waiting != 0 {
+		t.Errorf("the Turn has ended and %+v is held", use)
+	}
+}
+
+// TestATurnThatWaitsForMemoryCanBeStopped: it is handed back, and holds nothing.
+func TestATurnThatWaitsForMemoryCanBeStopped(t *testing.T) {
+	m := &longReplies{steps: 5, bytes: 100 << 10}
+	e := longWinded(t, m, 16<<20)
+	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+	if _, err := account.Try(account.Most()); err != nil {
+		t.Fatal(err)
+	}
+	e.observe(t.Context(), stored(t, e))
+	for e.Memory.Use(bytebudget.Conversations).Waiting == 0 {
+		runtime.Gosched()
+	}
+	e.mu.Lock()
+	for _, r := range e.runs {
+		r.stopSoon()
+	}
+	e.mu.Unlock()
+	e.all.Wait()
+	if got := stored(t, e); got.BoundTo() != "" || got.StateReason() != v1alpha1.TurnReasonPending {
+		t.Errorf("the Turn is %s and bound to %q, want it handed back", got.StateReason(), got.BoundTo())
+	}
+}
