@@ -2,12 +2,15 @@ package executor
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -107,5 +110,47 @@ func TestAdoptEndsWithTheProcess(t *testing.T) {
 	e.all.Wait()
 	if got := stored(t, e); got.Epoch() != 1 {
 		t.Errorf("the Turn has epoch %d, want it left as it was", got.Epoch())
+	}
+}
+
+// TestAStartClaimsFewTurnsAtOnce: thousands of Turns that an earlier process has left are not written all at once.
+func TestAStartClaimsFewTurnsAtOnce(t *testing.T) {
+	const left = 100
+	objects := surroundings()
+	for i := range left {
+		objects = append(objects, turnWith(func(t *v1alpha1.Turn) {
+			t.Name, t.UID = fmt.Sprintf("left-%d", i), types.UID(fmt.Sprintf("uid-%d", i))
+		}))
+	}
+	var now, most atomic.Int32
+	e, _ := newExecutor(t, interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			if n := now.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			defer now.Add(-1)
+			runtime.Gosched()
+			return c.SubResource(sub).Update(ctx, o, opts...)
+		},
+	}, objects...)
+	var turns v1alpha1.TurnList
+	if err := e.Client.List(t.Context(), &turns); err != nil {
+		t.Fatal(err)
+	}
+	var adoptions sync.WaitGroup
+	for i := range turns.Items {
+		e.adopt(t.Context(), &turns.Items[i], &adoptions)
+	}
+	adoptions.Wait()
+	if n := most.Load(); n > claimsAtOnce {
+		t.Errorf("%d Turns were claimed at once, want at most %d", n, claimsAtOnce)
+	}
+	if err := e.Client.List(t.Context(), &turns); err != nil {
+		t.Fatal(err)
+	}
+	for _, left := range turns.Items {
+		if left.Epoch() != 2 {
+			t.Errorf("Turn %q has epoch %d, want it claimed", left.Name, left.Epoch())
+		}
 	}
 }
