@@ -127,6 +127,9 @@ func (c *Cache) Forget(key types.NamespacedName) {
 		c.retire(e.client)
 	}
 	e.client, e.settings, e.earlier = nil, settings{}, nil
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.known, e.offered, e.offeredAs = nil, nil, nil // a connection that is ending holds the entry, and must not hold its list
 }
 
 // Sweep forgets what was not used since the sixtieth sweep before, and connections that have ended. A Turn that outlives the object of its server may use
