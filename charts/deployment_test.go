@@ -119,7 +119,7 @@ func TestSkillsAreMountedWhereTheFlagLooks(t *testing.T) {
 func TestArguments(t *testing.T) {
 	defaults := []string{
 		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan", "--leader-elect=true", "--journal-retention=24h",
-		"--max-concurrent-turns=0", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081",
+		"--max-concurrent-turns=0", "--max-running-turns-per-namespace=90%", "--max-queued-turns-per-namespace=10000", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081",
 		"--log-format=json", "--log-level=info", "--shutdown-grace-seconds=25", "--probe-interval-seconds=60",
 		"--approval-policy=capstan-system-capstan-toolapprovals",
 	}
@@ -135,6 +135,8 @@ func TestArguments(t *testing.T) {
 		"NoLeader":   {values: []string{"leaderElection.enabled=false"}, want: []string{"--leader-elect=false"}},
 		"Extra":      {values: []string{"extraArgs={--store=sqlite:///var/lib/capstan/x.db}"}, want: []string{"--store=sqlite:///var/lib/capstan/x.db"}},
 		"Quotas":     {values: []string{"journalQuota.total=20Gi", "journalQuota.perNamespace=2Gi"}, want: []string{"--journal-quota=20Gi", "--journal-quota-per-namespace=2Gi"}},
+		"Shares":     {values: []string{"maxRunningTurnsPerNamespace=50%", "maxQueuedTurnsPerNamespace=0"}, want: []string{"--max-running-turns-per-namespace=50%", "--max-queued-turns-per-namespace=0"}},
+		"Numbers":    {values: []string{"maxRunningTurnsPerNamespace=200"}, want: []string{"--max-running-turns-per-namespace=200"}},
 		"Retention":  {values: []string{"journalRetention=0s"}, want: []string{"--journal-retention=0s"}},
 		"NoPolicy":   {values: []string{"approvalPolicy.install=false"}, want: []string{"--approval-policy=capstan-toolapprovals"}},
 		"Trusting":   {values: []string{"extraArgs={--trust-decided-by}"}, want: []string{"--trust-decided-by"}},

@@ -131,6 +131,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"LogLevel":            {[]string{"log.level=loud"}, []string{"/log/level", "'debug', 'info', 'error'"}},
 		"LogFormat":           {[]string{"log.format=xml"}, []string{"/log/format", "'json', 'console'"}},
 		"FewerThanNoTurns":    {[]string{"maxConcurrentTurns=-1"}, []string{"/maxConcurrentTurns", "want 0"}},
+		"ShareOfTurns":        {[]string{"maxRunningTurnsPerNamespace=120%"}, []string{"/maxRunningTurnsPerNamespace", "120%"}},
 		"Digest":              {[]string{"image.digest=sha1:abc"}, []string{"/image/digest"}},
 		"PullPolicy":          {[]string{"image.pullPolicy=Sometimes"}, []string{"/image/pullPolicy", "'IfNotPresent'"}},
 		"Root":                {[]string{"runAsUser=0"}, []string{"/runAsUser", "want 1"}},
