@@ -192,6 +192,45 @@ func TestATurnWhoseTimeIsOverIsEndedByTheNextExecutor(t *testing.T) {
 	}
 }
 
+// TestATurnThatNoExecutorCanEnd: the journal knows what was paid for, so the Turn waits for an executor that can read it. If none
+// comes, it ends with what its status knows, and says of a call without an end that nobody knows.
+func TestATurnThatNoExecutorCanEnd(t *testing.T) {
+	called := func(t *v1alpha1.Turn) {
+		t.Status.Executor.SideEffects = true
+		t.Status.Steps = &v1alpha1.StepCounts{Count: 1, ToolCalls: 2}
+		t.Status.ToolCalls = []v1alpha1.ToolCallRecord{{CallID: "a", Outcome: v1alpha1.ToolCallSucceeded}, {CallID: "b", Outcome: v1alpha1.ToolCallPending}}
+	}
+	for name, tc := range map[string]struct {
+		state v1alpha1.DesiredState
+		age   time.Duration
+		want  string
+	}{
+		"cancelled":                   {v1alpha1.DesiredStateCancelled, 90 * time.Second, v1alpha1.TurnReasonPending},
+		"cancelled, and nobody came":  {v1alpha1.DesiredStateCancelled, 130 * time.Second, v1alpha1.TurnReasonCancelled},
+		"out of time, nobody came":    {v1alpha1.DesiredStateActive, 130 * time.Second, v1alpha1.TurnReasonDeadlineExceeded},
+		"out of time, somebody might": {v1alpha1.DesiredStateActive, 90 * time.Second, v1alpha1.TurnReasonPending},
+	} {
+		t.Run(name, func(t *testing.T) {
+			turn := turnWith(boundTo("lost"), started(tc.age), called, desires(tc.state))
+			b := newBench(t, interceptor.Funcs{}, turn, agentWith(metav1.ConditionTrue, ""))
+			if _, err := b.look(t, "one"); err != nil {
+				t.Fatal(err)
+			}
+			got := b.turn(t, "one")
+			if got.StateReason() != tc.want {
+				t.Fatalf("got %q, want %q", got.StateReason(), tc.want)
+			}
+			outcome, unknown := v1alpha1.ToolCallPending, int32(0)
+			if got.IsFinished() {
+				outcome, unknown = v1alpha1.ToolCallUnknown, 1
+			}
+			if c := got.Status.ToolCalls; c[0].Outcome != v1alpha1.ToolCallSucceeded || c[1].Outcome != outcome || got.Status.Steps.UnknownOutcomes != unknown {
+				t.Errorf("got %+v with %d unknown outcomes, want %s for the second call", c, got.Status.Steps.UnknownOutcomes, outcome)
+			}
+		})
+	}
+}
+
 // TestNobodyKnowsWhatARunOfALostExecutorHasBegun: that nothing was begun when it was bound says nothing any more.
 func TestNobodyKnowsWhatARunOfALostExecutorHasBegun(t *testing.T) {
 	nothing := func(t *v1alpha1.Turn) {

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -337,13 +336,13 @@ func named(executors []scheduler.Executor, name string) scheduler.Executor {
 	return executors[i]
 }
 
-// settle binds a Turn that is to end, so that its executor ends it with all that the journal holds. Where there is no
-// executor, a Turn whose time is over still waits for one for a while, and any other ends here and now.
+// settle binds a Turn that is to end, so that its executor ends it with all that the journal holds, and charges its Session. Where there
+// is no executor, the Turn waits for one, as long as untilGivenUp says. Then it ends with what its status knows.
 func (r *TurnReconciler) settle(ctx context.Context, v view, d decision, executors []scheduler.Executor) (ctrl.Result, slotUse, error) {
 	if name := r.slots.ReserveOverLimit(requestOf(v.turn), executors); name != "" {
 		return r.bind(ctx, v, named(executors, name))
 	}
-	if left := v.untilGivenUp(); left > 0 && d.reason == v1alpha1.TurnReasonDeadlineExceeded {
+	if left := v.untilGivenUp(); left > 0 {
 		// The Turn goes on looking: an executor that appears wakes it.
 		result, err := written(ctrl.Result{RequeueAfter: left}, r.wait(ctx, v.turn, v1alpha1.TurnReasonPending, "no executor is running"))
 		return result, keepSlot, err
@@ -409,7 +408,7 @@ func (r *TurnReconciler) end(ctx context.Context, t *v1alpha1.Turn, d decision) 
 		t.Status.Executor.Name = ""
 	}
 	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionPrepared)
-	translate.End(t, metav1.ConditionFalse, d.reason, d.message, r.Now())
+	translate.EndUnread(t, d.reason, d.message, r.Now())
 	switch d.reason {
 	case v1alpha1.TurnReasonCancelled:
 		t.Status.StopReason = v1alpha1.StopCancelled

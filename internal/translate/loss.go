@@ -72,12 +72,10 @@ func CutOff(t *v1alpha1.Turn, stop turn.Stop, message string, l *Loss, now time.
 	if s.Steps == nil {
 		s.Steps = &v1alpha1.StepCounts{}
 	}
-	unknown := cutOffCalls(s)
-	switch {
-	case l == nil && t.Status.Executor.SideEffects:
-		s.Steps.UnknownOutcomes += unknown
-	case l != nil && l.SideEffects:
-		s.Steps.UnknownOutcomes = max(1, s.Steps.UnknownOutcomes+unknown)
+	if l == nil {
+		cutOffCalls(s, t.Status.Executor.SideEffects)
+	} else if cutOffCalls(s, l.SideEffects); l.SideEffects {
+		s.Steps.UnknownOutcomes = max(1, s.Steps.UnknownOutcomes)
 	}
 	status, reason := verdict(stop)
 	End(t, status, reason, message, now)
@@ -114,16 +112,26 @@ func TakeIn(t *v1alpha1.Turn, spent []*tool.Spent) {
 	s.SubAgentUsage = usage(finalize.Record{Usage: all.Usage, Cost: all.Cost})
 }
 
-// cutOffCalls ends the calls of a status that have no end, and returns how many they are: their outcome is unknown. A call that
-// waited for approval is one of them, because it may have been approved and made after the status was written.
-func cutOffCalls(s *v1alpha1.TurnStatus) (unknown int32) {
+// EndUnread writes the end of a Turn whose journal nobody can read, because no executor is there. What the status knows of it stays.
+func EndUnread(t *v1alpha1.Turn, reason, message string, now time.Time) {
+	cutOffCalls(&t.Status, t.Status.Executor != nil && t.Status.Executor.SideEffects)
+	End(t, metav1.ConditionFalse, reason, message, now)
+}
+
+// cutOffCalls ends the calls of a status that have no end: nobody knows whether they were made. Where the Turn may have called tools
+// with side effects, they count as unknown outcomes. A call that waited for approval is one of them, because it may have been
+// approved and made after the status was written.
+func cutOffCalls(s *v1alpha1.TurnStatus, sideEffects bool) {
 	for i := range s.ToolCalls {
-		if c := &s.ToolCalls[i]; c.Outcome == v1alpha1.ToolCallPending {
-			c.Outcome = v1alpha1.ToolCallUnknown
-			unknown++
+		c := &s.ToolCalls[i]
+		if c.Outcome != v1alpha1.ToolCallPending {
+			continue
+		}
+		c.Outcome = v1alpha1.ToolCallUnknown
+		if sideEffects && s.Steps != nil {
+			s.Steps.UnknownOutcomes++
 		}
 	}
-	return unknown
 }
 
 // maxListedTools is how many tools the status of an Agent lists; there may be more.
