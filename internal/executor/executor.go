@@ -249,17 +249,17 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	r.follow(t.Spec.DesiredState)
 	e.runs[t.UID] = r
 	delete(e.done, t.UID)
-	metrics.Running.Inc()
+	counted := metrics.Started(t.Namespace)
 	e.all.Go(func() {
 		defer abandon(nil)
 		r.run(ctx)
+		counted()
 		e.ended(work, r)
 	})
 }
 
 // ended forgets a run, and begins the next one if the Turn was bound to this executor anew while the run wound up.
 func (e *Executor) ended(work context.Context, r *run) {
-	metrics.Running.Dec()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.runs, r.turn.UID)

@@ -86,7 +86,7 @@ func (r *run) startOver(ctx context.Context, own store.Identity, loss *translate
 	if err != nil {
 		return err
 	}
-	metrics.JournalLost(metrics.LossRerun)
+	metrics.JournalLost(written, metrics.LossRerun)
 	e.Log.Info("The journal of a turn was lost; it starts over from what is left", "entries", loss.Entries, "turn", r.key(), "epoch", r.epoch, "reason", loss.Reason, "detail", loss.Facts)
 	e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Rerun", "%s", note(message))
 	return nil
@@ -157,7 +157,7 @@ func (r *run) lose(ctx context.Context, cut *cutOffError) {
 	r.turn = written
 	metrics.Ended(written, nil)
 	if cut.loss != nil {
-		metrics.JournalLost(metrics.LossInterrupted)
+		metrics.JournalLost(written, metrics.LossInterrupted)
 		e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Interrupt", "%s", note(cut.message))
 	}
 	e.announceEnd(written, cut.stop)

@@ -44,14 +44,17 @@ func reconciles(controller string) float64 {
 	return 0
 }
 
-// running returns how many Turns the executors of this process run.
-func running() float64 {
+// running returns how many Turns the executors of this process run, in all namespaces.
+func running() (total float64) {
 	GinkgoHelper()
 	families, err := metrics.Registry.Gather()
 	Expect(err).NotTo(HaveOccurred())
 	for _, f := range families {
 		if f.GetName() == "capstan_turns_running" {
-			return f.GetMetric()[0].GetGauge().GetValue()
+			for _, m := range f.GetMetric() {
+				total += m.GetGauge().GetValue()
+			}
+			return total
 		}
 	}
 	Fail("there is no metric capstan_turns_running")

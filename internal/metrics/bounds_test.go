@@ -1,0 +1,200 @@
+package metrics
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// start gives a test metrics without series.
+func start(t *testing.T) {
+	t.Helper()
+	reset := func() {
+		known = &bounds{}
+		for _, v := range vectors {
+			v.DeletePartialMatch(prometheus.Labels{})
+		}
+	}
+	reset()
+	t.Cleanup(reset)
+}
+
+// spend counts a Turn of a namespace that used 10 input tokens of a model.
+func spend(namespace, provider, name string) {
+	ms := int64(1000)
+	t := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, Status: v1alpha1.TurnStatus{DurationMilliseconds: &ms}}
+	Ended(t, &turn.Result{Spent: []turn.Spent{{Provider: provider, Model: name, Usage: model.Usage{InputTokens: 10}}}})
+}
+
+func tokensOf(t *testing.T, namespace, provider, name string) float64 {
+	t.Helper()
+	return valueOf(t, tokens.WithLabelValues(namespace, provider, name, "input", "false"))
+}
+
+func valueOf(t *testing.T, m prometheus.Metric) float64 {
+	t.Helper()
+	var out dto.Metric
+	if err := m.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.GetCounter().GetValue() + out.GetGauge().GetValue()
+}
+
+// seriesOf returns how many series a metric has.
+func seriesOf(c prometheus.Collector) int {
+	found := make(chan prometheus.Metric)
+	go func() {
+		c.Collect(found)
+		close(found)
+	}()
+	n := 0
+	for range found {
+		n++
+	}
+	return n
+}
+
+// scrape returns what a scrape of one metric gets.
+func scrape(c prometheus.Collector) (string, error) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(c)
+	families, err := registry.Gather()
+	var text strings.Builder
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&text, f); err != nil {
+			return "", err
+		}
+	}
+	return text.String(), err
+}
+
+// TestATenantCannotMakeSeriesWithoutBound, by whatever names, nor take those of another.
+func TestATenantCannotMakeSeriesWithoutBound(t *testing.T) {
+	start(t)
+	spend("victim", "openai", "gpt")
+	for i := range 5_000 {
+		spend("hostile", fmt.Sprintf("provider-%d", i%50), fmt.Sprintf("model-%d", i))
+	}
+	spend("victim", "openai", "gpt-mini")
+	if got := seriesOf(tokens); got > 2*(mostModels+1)+4 {
+		t.Errorf("there are %d series of tokens, want at most %d of the one and 4 of the other", got, 2*(mostModels+1))
+	}
+	if got, want := tokensOf(t, "hostile", Other, Other), 10*float64(5_000-mostModels); got != want {
+		t.Errorf("%g tokens are counted as others, want %g: none must be lost", got, want)
+	}
+	for _, name := range []string{"gpt", "gpt-mini"} {
+		if got := tokensOf(t, "victim", "openai", name); got != 10 {
+			t.Errorf("the victim's %s has %g tokens, want 10", name, got)
+		}
+	}
+	text, err := scrape(tokens)
+	if err != nil || len(text) > 8<<10 {
+		t.Errorf("a scrape has %d bytes, %v; want no more than 8 KiB", len(text), err)
+	}
+}
+
+// TestNamespacesAreBounded: what is beyond the bound is counted together, and Turns that run are counted down where they were counted up.
+func TestNamespacesAreBounded(t *testing.T) {
+	start(t)
+	var done []func()
+	for i := range mostNamespaces + 10 {
+		done = append(done, Started(fmt.Sprintf("ns-%d", i)))
+		spend(fmt.Sprintf("ns-%d", i), "p", "m")
+	}
+	if got := seriesOf(running); got != mostNamespaces+1 {
+		t.Errorf("there are %d series of running Turns, want %d and one of others", got, mostNamespaces)
+	}
+	if got := valueOf(t, running.WithLabelValues(Other)); got != 10 {
+		t.Errorf("%g Turns of other namespaces run, want 10", got)
+	}
+	done[0]()
+	for range keepGone {
+		Sweep(nil) // the namespace without a running Turn makes room
+	}
+	spend(fmt.Sprintf("ns-%d", mostNamespaces), "p", "m")
+	for _, end := range done[1:] {
+		end()
+	}
+	if got := valueOf(t, running.WithLabelValues(Other)); got != 0 {
+		t.Errorf("%g Turns of other namespaces run, want 0", got)
+	}
+	if got := valueOf(t, running.WithLabelValues(fmt.Sprintf("ns-%d", mostNamespaces))); got != 0 {
+		t.Errorf("%g Turns run in a namespace that got its series meanwhile, want 0", got)
+	}
+}
+
+// TestSeriesOfDeletedObjectsAreDropped, once they were surely scraped, and no others.
+func TestSeriesOfDeletedObjectsAreDropped(t *testing.T) {
+	start(t)
+	live := Live{"helpdesk": {"openai": true, "old": true}, "sales": {"openai": true}}
+	spend("helpdesk", "openai", "gpt")
+	spend("helpdesk", "old", "gpt")
+	spend("sales", "openai", "gpt")
+	for range 10 * keepGone {
+		Sweep(live)
+	}
+	if got := seriesOf(tokens); got != 6 {
+		t.Fatalf("there are %d series of objects that are there, want 6", got)
+	}
+
+	delete(live["helpdesk"], "old")
+	delete(live, "sales")
+	Sweep(live)
+	if got := seriesOf(ended); got != 1 {
+		t.Errorf("there are %d series of ended Turns, want that of helpdesk alone, as sales was idle for long", got)
+	}
+	spend("sales", "openai", "gpt")
+	for range keepGone - 1 {
+		Sweep(live)
+	}
+	if got := tokensOf(t, "sales", "openai", "gpt"); got != 10 {
+		t.Errorf("the tokens of sales are %g, want 10: they may not have been scraped", got)
+	}
+	Sweep(live)
+	for _, v := range []prometheus.Collector{ended, duration, modelRequests} {
+		if got := seriesOf(v); got != 1 {
+			t.Errorf("there are %d series, want that of helpdesk alone", got)
+		}
+	}
+	text, err := scrape(tokens)
+	if err != nil || strings.Contains(text, "old") || strings.Contains(text, "sales") || !strings.Contains(text, "helpdesk") {
+		t.Errorf("the tokens are %s, %v; want those of openai in helpdesk", text, err)
+	}
+}
+
+// TestIdleSeriesMakeRoom for models and namespaces that are in use.
+func TestIdleSeriesMakeRoom(t *testing.T) {
+	start(t)
+	live := Live{}
+	for i := range mostNamespaces {
+		live[fmt.Sprintf("ns-%d", i)] = map[string]bool{"p": true}
+		spend(fmt.Sprintf("ns-%d", i), "p", "m")
+	}
+	for i := range mostModels {
+		spend("ns-0", "p", fmt.Sprintf("old-%d", i))
+	}
+	for range keepIdle {
+		Sweep(live)
+		spend("ns-0", "p", "m")
+	}
+	spend("ns-0", "p", "new")
+	spend("new", "p", "m")
+	if a, b := tokensOf(t, "ns-0", "p", "new"), tokensOf(t, "new", "p", "m"); a != 10 || b != 10 {
+		t.Errorf("the new ones have %g and %g tokens, want 10 each", a, b)
+	}
+	if got := tokensOf(t, "ns-0", "p", "m"); got != 10*(keepIdle+1) {
+		t.Errorf("the model in use has %g tokens, want %d: it must stay", got, 10*(keepIdle+1))
+	}
+	if got := len(known.namespaces); got != mostNamespaces {
+		t.Errorf("there are %d namespaces, want %d", got, mostNamespaces)
+	}
+}
