@@ -1,11 +1,16 @@
 # The image of the manager: one static binary, the roots of trust, and nothing to break out with.
 #
-#   docker build --build-arg VERSION=0.1.0 -t capstan-dev/capstan:0.1.0 .
-#   docker buildx build --platform linux/amd64,linux/arm64 --build-arg VERSION=0.1.0 -t capstan-dev/capstan:0.1.0 .
-ARG GO_VERSION=1.26
+#   docker build --build-arg GO_IMAGE=golang:1.26-bookworm@sha256:... --build-arg VERSION=0.1.0 -t capstan-dev/capstan:0.1.0 .
+#
+# GO_IMAGE is the image of the compiler, with its digest: a tag can be moved to another image. There is no default. This prints the digest:
+#
+#   docker buildx imagetools inspect golang:1.26-bookworm
+ARG GO_IMAGE
 
 # The compiler runs on the builder's own platform and cross-compiles: no emulation.
-FROM --platform=$BUILDPLATFORM golang:${GO_VERSION}-bookworm AS build
+FROM --platform=$BUILDPLATFORM ${GO_IMAGE} AS build
+ARG GO_IMAGE
+RUN case "$GO_IMAGE" in *@sha256:*) ;; *) echo "GO_IMAGE=$GO_IMAGE has no digest: take NAME:TAG@sha256:..." >&2; exit 1 ;; esac
 WORKDIR /src
 # A module mirror of your own: --build-arg GOPROXY=https://...
 ARG GOPROXY

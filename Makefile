@@ -135,8 +135,21 @@ verify: ## Fail if anything generated is not current.
 ##@ Ship
 
 .PHONY: docker-build
-docker-build: ## Build the image IMG.
-	docker build --build-arg VERSION=$(VERSION) -t $(IMG) .
+docker-build: ## Build the image IMG. GO_IMAGE=golang:1.26-bookworm@sha256:... is the image of the compiler.
+	@[[ '$(GO_IMAGE)' =~ @sha256:[0-9a-f]{64}$$ ]] || { echo "docker-build: set GO_IMAGE to an image of Go, with its digest, which \`docker buildx imagetools inspect golang:1.26-bookworm\` prints: GO_IMAGE=golang:1.26-bookworm@sha256:..." >&2; exit 1; }
+	docker build --build-arg GO_IMAGE=$(GO_IMAGE) --build-arg VERSION=$(VERSION) -t $(IMG) .
+
+.PHONY: sbom
+sbom: build ## Write what bin/manager and bin/capstan are made of to dist/*.cdx.json, as CycloneDX.
+	@mkdir -p dist
+	@for p in manager capstan; do \
+	  go tool -modfile=hack/tools/sbom/go.mod cyclonedx-gomod bin -json -std -noserial -notimestamp -version $(VERSION) -output dist/$$p.cdx.json bin/$$p && \
+	  echo "dist/$$p.cdx.json"; \
+	done
+
+.PHONY: vulncheck
+vulncheck: ## Look for known vulnerabilities in the code that is called. VULNDB=URL is another database. Says so if it cannot be reached.
+	@bash hack/vulncheck.sh
 
 .PHONY: helm-lint
 helm-lint: ## Check the chart.

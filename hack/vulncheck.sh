@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# vulncheck.sh [ARGUMENT...]: looks for known vulnerabilities in the code that the programs call, with the pinned govulncheck. Arguments are
+# govulncheck's; default: ./...
+#
+# It fails if there are findings, or if the code cannot be read. Without a network the database cannot be asked: then it says that
+# nothing was checked, and succeeds. VULNDB is the URL of another database, such as a mirror or file:///PATH.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+database=${VULNDB:-https://vuln.go.dev}
+[ $# -gt 0 ] || set -- ./...
+
+status=0
+said=$(go tool -modfile=hack/tools/vuln/go.mod govulncheck -db "$database" "$@" 2>&1) || status=$?
+printf '%s\n' "$said"
+case $status in
+  0) echo "vulncheck: no known vulnerabilities are called, by the database $database" ;;
+  3)
+    echo "vulncheck: the findings above are called: update the modules, or Go, to the versions that are named as fixed" >&2
+    exit 1
+    ;;
+  *)
+    # The first is what it says of Go's own database, the second of any other.
+    if grep -qE '^(govulncheck: fetching vulnerabilities|creating client): ' <<<"$said"; then
+      echo "vulncheck: NOT CHECKED: the database $database cannot be reached; set VULNDB to one that can" >&2
+      exit 0
+    fi
+    exit "$status"
+    ;;
+esac

@@ -1,0 +1,132 @@
+// Package supply_test holds the means by which Capstan is built and checked to what SECURITY.md says of them.
+package supply_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestBaseImagesArePinned: the image is made from scratch, and its compiler comes from an image that is named by its digest.
+func TestBaseImagesArePinned(t *testing.T) {
+	data, err := os.ReadFile("../../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stages := map[string]bool{"scratch": true}
+	froms := 0
+	for line := range strings.Lines(string(data)) {
+		words := strings.Fields(line)
+		if len(words) == 0 || words[0] != "FROM" {
+			continue
+		}
+		froms++
+		words = words[1:]
+		if strings.HasPrefix(words[0], "--") {
+			words = words[1:]
+		}
+		image := words[0]
+		if image != "${GO_IMAGE}" && !stages[image] && !regexp.MustCompile(`@sha256:[0-9a-f]{64}$`).MatchString(image) {
+			t.Errorf("FROM %s: a tag can be moved to another image; name the image by its digest", image)
+		}
+		if len(words) == 3 {
+			stages[words[2]] = true
+		}
+	}
+	if froms == 0 {
+		t.Error("the Dockerfile has no FROM")
+	}
+	for _, want := range []string{"\nARG GO_IMAGE\n", "*@sha256:*"} {
+		if !strings.Contains(string(data), want) {
+			t.Errorf("the Dockerfile does not contain %q: GO_IMAGE must have no default, and be refused without a digest", want)
+		}
+	}
+}
+
+// TestDockerBuildWantsADigest before it runs docker.
+func TestDockerBuildWantsADigest(t *testing.T) {
+	for _, image := range []string{"", "golang:1.26-bookworm", "golang@sha1:abc"} {
+		cmd := exec.CommandContext(t.Context(), "make", "-C", "../..", "docker-build", "GO_IMAGE="+image)
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "set GO_IMAGE to an image of Go, with its digest") {
+			t.Errorf("GO_IMAGE=%q: %v, %s; want it refused with what to do", image, err, out)
+		}
+	}
+}
+
+// database writes a database of vulnerabilities in which the function net/url.Parse is vulnerable, or none.
+func database(t *testing.T, findings bool) string {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, text string) {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const when = `"2026-01-01T00:00:00Z"`
+	write("index/db.json", `{"modified":`+when+`}`)
+	if !findings {
+		write("index/modules.json", `[]`)
+		write("index/vulns.json", `[]`)
+		return "file://" + dir
+	}
+	write("index/modules.json", `[{"path":"stdlib","vulns":[{"id":"GO-2026-0001","modified":`+when+`}]}]`)
+	write("index/vulns.json", `[{"id":"GO-2026-0001","modified":`+when+`}]`)
+	write("ID/GO-2026-0001.json", `{"schema_version":"1.3.1","id":"GO-2026-0001","modified":`+when+`,"published":`+when+`,"details":"for a test",
+		"affected":[{"package":{"name":"stdlib","ecosystem":"Go"},"ranges":[{"type":"SEMVER","events":[{"introduced":"0"}]}],
+		"ecosystem_specific":{"imports":[{"path":"net/url","symbols":["Parse"]}]}}],
+		"database_specific":{"url":"https://pkg.go.dev/vuln/GO-2026-0001","review_status":"REVIEWED"}}`)
+	return "file://" + dir
+}
+
+// TestVulncheck fails on findings, and says so where it could not look.
+func TestVulncheck(t *testing.T) {
+	program := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":  "module example.com/program\n\ngo 1.26.0\n",
+		"main.go": "package main\n\nimport \"net/url\"\n\nfunc main() { _, _ = url.Parse(\"a\") }\n",
+	} {
+		if err := os.WriteFile(filepath.Join(program, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	broken := t.TempDir()
+	tool := exec.CommandContext(t.Context(), "go", "tool", "-modfile=../../hack/tools/vuln/go.mod", "-n", "govulncheck")
+	if out, err := tool.CombinedOutput(); err != nil { // before the network is taken away
+		t.Fatalf("failed to build govulncheck: %v: %s", err, out)
+	}
+	for name, tc := range map[string]struct {
+		database, program string
+		status            int
+		want              string
+	}{
+		"no findings": {database(t, false), program, 0, "no known vulnerabilities are called"},
+		"findings":    {database(t, true), program, 1, "the findings above are called"},
+		"no mirror":   {"http://127.0.0.1:1", program, 0, "NOT CHECKED: the database http://127.0.0.1:1 cannot be reached"},
+		"no network":  {"", program, 0, "NOT CHECKED: the database https://vuln.go.dev cannot be reached"},
+		"no code":     {database(t, false), broken, 1, "no go.mod"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), "bash", "../../hack/vulncheck.sh", "-C", tc.program, "./...")
+			cmd.Env = append(os.Environ(), "VULNDB="+tc.database, "HTTPS_PROXY=http://127.0.0.1:1")
+			out, err := cmd.CombinedOutput()
+			status := 0
+			if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+				status = exit.ExitCode()
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if status != tc.status || !strings.Contains(string(out), tc.want) {
+				t.Errorf("status %d and %q, want %d and %q", status, out, tc.status, tc.want)
+			}
+		})
+	}
+}
