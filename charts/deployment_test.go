@@ -119,7 +119,7 @@ func TestSkillsAreMountedWhereTheFlagLooks(t *testing.T) {
 func TestArguments(t *testing.T) {
 	defaults := []string{
 		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan", "--leader-elect=true", "--journal-retention=24h",
-		"--max-concurrent-turns=0", "--max-running-turns-per-namespace=90%", "--max-queued-turns-per-namespace=10000", "--metrics-bind-address=:8080", "--health-probe-bind-address=:8081",
+		"--max-concurrent-turns=0", "--max-running-turns-per-namespace=90%", "--max-queued-turns-per-namespace=10000", "--metrics-bind-address=:8443", "--health-probe-bind-address=:8081",
 		"--log-format=json", "--log-level=info", "--shutdown-grace-seconds=25", "--probe-interval-seconds=60",
 		"--approval-policy=capstan-system-capstan-toolapprovals",
 	}
@@ -132,15 +132,20 @@ func TestArguments(t *testing.T) {
 		"NoMetrics":  {values: []string{"metrics.enabled=false"}, want: []string{"--metrics-bind-address=0"}},
 		"Ports":      {values: []string{"metrics.port=9090", "health.port=9091"}, want: []string{"--metrics-bind-address=:9090", "--health-probe-bind-address=:9091"}},
 		"Logs":       {values: []string{"log.format=console", "log.level=debug"}, want: []string{"--log-format=console", "--log-level=debug"}},
-		"NoLeader":   {values: []string{"leaderElection.enabled=false"}, want: []string{"--leader-elect=false"}},
-		"Extra":      {values: []string{"extraArgs={--store=sqlite:///var/lib/capstan/x.db}"}, want: []string{"--store=sqlite:///var/lib/capstan/x.db"}},
-		"Quotas":     {values: []string{"journalQuota.total=20Gi", "journalQuota.perNamespace=2Gi"}, want: []string{"--journal-quota=20Gi", "--journal-quota-per-namespace=2Gi"}},
-		"Shares":     {values: []string{"maxRunningTurnsPerNamespace=50%", "maxQueuedTurnsPerNamespace=0"}, want: []string{"--max-running-turns-per-namespace=50%", "--max-queued-turns-per-namespace=0"}},
-		"Numbers":    {values: []string{"maxRunningTurnsPerNamespace=200"}, want: []string{"--max-running-turns-per-namespace=200"}},
-		"Retention":  {values: []string{"journalRetention=0s"}, want: []string{"--journal-retention=0s"}},
-		"NoPolicy":   {values: []string{"approvalPolicy.install=false"}, want: []string{"--approval-policy=capstan-toolapprovals"}},
-		"Trusting":   {values: []string{"extraArgs={--trust-decided-by}"}, want: []string{"--trust-decided-by"}},
-		"Skills":     {values: []string{"skillsConfigMap=house-skills"}, want: []string{"--skills-file=/etc/capstan/skills/skills.yaml"}},
+		"Certificate": {
+			values: []string{"metrics.tlsSecret=mine"},
+			want:   []string{"--metrics-tls-cert-file=/etc/capstan/metrics/tls.crt", "--metrics-tls-key-file=/etc/capstan/metrics/tls.key"},
+		},
+		"Audiences": {values: []string{"tokenAudiences={capstan,https://kubernetes.default.svc}"}, want: []string{"--token-audiences=capstan,https://kubernetes.default.svc"}},
+		"NoLeader":  {values: []string{"leaderElection.enabled=false"}, want: []string{"--leader-elect=false"}},
+		"Extra":     {values: []string{"extraArgs={--store=sqlite:///var/lib/capstan/x.db}"}, want: []string{"--store=sqlite:///var/lib/capstan/x.db"}},
+		"Quotas":    {values: []string{"journalQuota.total=20Gi", "journalQuota.perNamespace=2Gi"}, want: []string{"--journal-quota=20Gi", "--journal-quota-per-namespace=2Gi"}},
+		"Shares":    {values: []string{"maxRunningTurnsPerNamespace=50%", "maxQueuedTurnsPerNamespace=0"}, want: []string{"--max-running-turns-per-namespace=50%", "--max-queued-turns-per-namespace=0"}},
+		"Numbers":   {values: []string{"maxRunningTurnsPerNamespace=200"}, want: []string{"--max-running-turns-per-namespace=200"}},
+		"Retention": {values: []string{"journalRetention=0s"}, want: []string{"--journal-retention=0s"}},
+		"NoPolicy":  {values: []string{"approvalPolicy.install=false"}, want: []string{"--approval-policy=capstan-toolapprovals"}},
+		"Trusting":  {values: []string{"extraArgs={--trust-decided-by}"}, want: []string{"--trust-decided-by"}},
+		"Skills":    {values: []string{"skillsConfigMap=house-skills"}, want: []string{"--skills-file=/etc/capstan/skills/skills.yaml"}},
 		"Addresses": {
 			values: []string{"connections.allowCIDRs={127.0.0.0/8,::1/128}", "connections.denyCIDRs={10.0.0.0/8}", "connections.clusterCIDRs={10.96.0.0/16}"},
 			want:   []string{"--tool-allow-cidrs=127.0.0.0/8,::1/128", "--cluster-cidrs=10.96.0.0/16", "--tool-deny-cidrs=10.0.0.0/8"},

@@ -80,13 +80,13 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 			t.Errorf("Roles by namespace (-want +got):\n%s", diff)
 		}
 		const ofPolicy, ofNetwork = "capstan-system-capstan-approval-policy", "capstan-system-capstan-network"
-		roles := []string{ofPolicy, ofNetwork, "capstan-system-capstan-turn-reader", "capstan-system-capstan-approver"}
+		roles := []string{ofPolicy, ofNetwork, "capstan-system-capstan-metrics-reader", "capstan-system-capstan-turn-reader", "capstan-system-capstan-approver"}
 		if diff := cmp.Diff(roles, clusterRoles(objects)); diff != "" {
 			t.Errorf("cluster-wide roles, of which the manager has those of the policy and of the network, since every other kind it reads is namespaced (-want +got):\n%s", diff)
 		}
 		own := map[string][]rbacv1.PolicyRule{}
 		for _, role := range every[*rbacv1.ClusterRole](objects) {
-			if !forPeople(role.Name) {
+			if !forOthers(role.Name) {
 				own[role.Name] = role.Rules
 			}
 		}
@@ -135,12 +135,17 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 const (
 	turnReader = "capstan-turn-reader"
 	approver   = "capstan-approver"
+	// metricsReader is that of the role for programs that scrape.
+	metricsReader = "capstan-metrics-reader"
 )
 
 // forPeople says whether a role is one of these.
 func forPeople(name string) bool {
 	return strings.HasSuffix(name, turnReader) || strings.HasSuffix(name, approver)
 }
+
+// forOthers says whether a role is not the manager's own.
+func forOthers(name string) bool { return forPeople(name) || strings.HasSuffix(name, metricsReader) }
 
 func clusterRoles(objects []runtime.Object) []string {
 	var names []string
@@ -153,7 +158,7 @@ func clusterRoles(objects []runtime.Object) []string {
 // managerRole returns the one ClusterRole of the manager.
 func managerRole(t *testing.T, objects []runtime.Object) *rbacv1.ClusterRole {
 	t.Helper()
-	roles := slices.DeleteFunc(every[*rbacv1.ClusterRole](objects), func(r *rbacv1.ClusterRole) bool { return forPeople(r.Name) })
+	roles := slices.DeleteFunc(every[*rbacv1.ClusterRole](objects), func(r *rbacv1.ClusterRole) bool { return forOthers(r.Name) })
 	if len(roles) != 1 {
 		t.Fatalf("got %d ClusterRoles of the manager, want one", len(roles))
 	}
@@ -252,7 +257,7 @@ func TestBindingsJoinRolesAndServiceAccount(t *testing.T) {
 			account := subjectOf(t, objects)
 			known := map[string]bool{}
 			for _, role := range clusterRoles(objects) {
-				known["ClusterRole/"+role] = !forPeople(role)
+				known["ClusterRole/"+role] = !forOthers(role)
 			}
 			if strings.Contains(name, "Namespaced") {
 				known["ClusterRole/system:auth-delegator"] = true // every cluster has it

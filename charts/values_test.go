@@ -56,7 +56,11 @@ func TestEveryValueIsDocumented(t *testing.T) {
 			case value.Kind == yaml.MappingNode:
 				text = "{}"
 			case value.Kind == yaml.SequenceNode:
-				text = "[]"
+				var items []string
+				for _, item := range value.Content {
+					items = append(items, item.Value)
+				}
+				text = "[" + strings.Join(items, ", ") + "]"
 			case value.Style == yaml.DoubleQuotedStyle:
 				text = `"` + value.Value + `"`
 			}
@@ -152,6 +156,10 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"NothingToAlert":      {[]string{"metrics.enabled=false", "metrics.prometheusRule.enabled=true"}, []string{"prometheusRule.enabled needs metrics.enabled"}},
 		"NoPrefix":            {[]string{"connections.allowCIDRs={tools.example.com}"}, []string{"/connections/allowCIDRs/0", "tools.example.com"}},
 		"SamePort":            {[]string{"metrics.port=8081"}, []string{"metrics.port and health.port must differ"}},
+		"ReaderWithoutPlace":  {[]string{"metrics.readers[0].name=prometheus"}, []string{"namespace"}},
+		"ReadersWithoutRoles": {[]string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m", "rbac.create=false"}, []string{"metrics.readers needs metrics.enabled and rbac.create"}},
+		"NoPortOfAPIServer":   {[]string{"networkPolicy.apiServer.ports={}"}, []string{"/networkPolicy/apiServer/ports"}},
+		"APIServerByName":     {[]string{"networkPolicy.apiServer.cidrs={kubernetes.default}"}, []string{"/networkPolicy/apiServer/cidrs"}},
 		"NothingToScrape":     {[]string{"metrics.enabled=false", "metrics.serviceMonitor.enabled=true"}, []string{"serviceMonitor.enabled needs metrics.enabled"}},
 		"NoAccount":           {[]string{"serviceAccount.create=false"}, []string{"serviceAccount.name must be set"}},
 		"BothBudgets":         {[]string{"podDisruptionBudget.enabled=true", "podDisruptionBudget.minAvailable=1"}, []string{"exactly one of minAvailable and maxUnavailable"}},

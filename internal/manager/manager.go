@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -22,11 +20,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/apiclock"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/providers"
@@ -86,6 +83,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if p.clientset, err = kubernetes.NewForConfig(p.config); err != nil {
 		return fmt.Errorf("failed to make a client: %w", err)
 	}
+	p.access = access.New(p.clientset, o.TokenAudiences, clock.Now)
 	var leader *leaderLock
 	if o.elects() {
 		if leader, err = newLeader(o, p.config); err != nil {
@@ -108,7 +106,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		}
 		return err
 	}
-	if p.manager, err = newManager(o, p.config, leader, log); err != nil {
+	if p.manager, err = newManager(o, p.config, leader, p.access, log); err != nil {
 		return err
 	}
 	p.events = p.manager.GetEventRecorder("capstan")
@@ -118,12 +116,18 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		}
 		return err
 	}
+	probes, err := newProbes(ctx, o.HealthProbeBindAddress)
+	if err != nil {
+		return err
+	}
+	defer probes.Close()
 	for name, h := range map[string]*health{"store": storeHealth(p.store, p.identity, log), "apiserver": apiHealth(p.clientset, o.Namespace, log)} {
-		if err := errors.Join(p.manager.AddReadyzCheck(name, h.ready), p.manager.Add(h)); err != nil {
+		probes.checks[name] = h.ready
+		if err := p.manager.Add(h); err != nil {
 			return err
 		}
 	}
-	if err := p.addNetwork(); err != nil {
+	if err := errors.Join(probes.addTo(p.manager), p.addSweeper(), p.addNetwork()); err != nil {
 		return err
 	}
 	p.approvals = approvalCheck(o, p.clientset, p.now, log)
@@ -144,16 +148,20 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 }
 
 // newManager makes the manager, which leads when it has the Lease; leader is nil if it need not.
-func newManager(o Options, cfg *rest.Config, leader *leaderLock, log logr.Logger) (ctrl.Manager, error) {
+func newManager(o Options, cfg *rest.Config, leader *leaderLock, guard *access.Guard, log logr.Logger) (ctrl.Manager, error) {
 	scheme, err := Scheme()
+	if err != nil {
+		return nil, err
+	}
+	served, watcher, err := o.metricsOptions(guard)
 	if err != nil {
 		return nil, err
 	}
 	stop := o.grace() + o.grace()/5 + 5*time.Second
 	options := ctrl.Options{
 		Scheme: scheme, Logger: log,
-		Metrics:                       metricsserver.Options{BindAddress: o.MetricsBindAddress},
-		HealthProbeBindAddress:        o.HealthProbeBindAddress,
+		Metrics:                       served,
+		HealthProbeBindAddress:        "0", // see probes
 		LeaderElection:                leader != nil,
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       &stop,
@@ -169,23 +177,10 @@ func newManager(o Options, cfg *rest.Config, leader *leaderLock, log logr.Logger
 	if err != nil {
 		return nil, fmt.Errorf("failed to make the manager: %w", err)
 	}
-	return mgr, addProbes(mgr)
-}
-
-// addProbes makes the process alive when it runs and ready when its cache is filled, whether it leads or not.
-func addProbes(mgr ctrl.Manager) error {
-	var synced atomic.Bool
-	ready := func(*http.Request) error {
-		if !synced.Load() {
-			return errors.New("the cache is not filled yet")
-		}
-		return nil
+	if watcher != nil {
+		return mgr, mgr.Add(watcher)
 	}
-	watch := manager.RunnableFunc(func(ctx context.Context) error {
-		synced.Store(mgr.GetCache().WaitForCacheSync(ctx))
-		return nil
-	})
-	return errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("cache", ready), mgr.Add(everywhere{watch}))
+	return mgr, nil
 }
 
 // everywhere runs on every replica, not only on the leader.

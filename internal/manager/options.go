@@ -69,9 +69,14 @@ type Options struct {
 	MaxQueuedTurnsPerNamespace  int
 	// MetricsBindAddress and HealthProbeBindAddress are host:port; "0" for none.
 	MetricsBindAddress, HealthProbeBindAddress string
+	// MetricsTLSCertFile and MetricsTLSKeyFile are the paths of PEM files, which are read again when they change; empty for a
+	// certificate that each process makes for itself, and for plain HTTP on the loopback interface.
+	MetricsTLSCertFile, MetricsTLSKeyFile string
 	// ReadBindAddress is the host:port of the read API; "0" for none. Beyond the loopback it needs ReadTLSCertFile and
 	// ReadTLSKeyFile, the paths of PEM files.
 	ReadBindAddress, ReadTLSCertFile, ReadTLSKeyFile string
+	// TokenAudiences are those of which a token of the read API and of /metrics must have one; none for that of the API server.
+	TokenAudiences []string
 	// LogFormat is json or console, LogLevel is error, info or debug.
 	LogFormat, LogLevel string
 	// ShutdownGraceSeconds is how long runs may go on after the process was asked to stop, from 0.
@@ -116,11 +121,14 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.MemoryLimit, "memory-limit", "", "how much memory this process may use, as a quantity of at least 64Mi such as 512Mi; default: the limit of its cgroup, else a quarter of the machine's memory. GOMEMLIMIT is a tenth less, and at least 24 MiB less, unless the environment sets it")
 	f.StringVar(&o.MaxRunningTurnsPerNamespace, "max-running-turns-per-namespace", "90%", "how many Turns of one namespace may run at once; more wait as Queued. A number, 0 for any, or a percentage of the slots of all executors, rounded up, which holds while Agents of at least two namespaces exist")
 	f.IntVar(&o.MaxQueuedTurnsPerNamespace, "max-queued-turns-per-namespace", 10_000, "how many Turns of one namespace may wait for a slot; a new one beyond that ends as QueueFull. 0 for any number")
-	f.StringVar(&o.MetricsBindAddress, "metrics-bind-address", "127.0.0.1:8080", `address of /metrics (plain HTTP), "0" for none`)
+	f.StringVar(&o.MetricsBindAddress, "metrics-bind-address", "127.0.0.1:8080", `address of /metrics, "0" for none; on one that is not of this machine alone it is served over TLS, to users who may get the path /metrics`)
+	f.StringVar(&o.MetricsTLSCertFile, "metrics-tls-cert-file", "", "path of a PEM file with the certificate of /metrics, read again when it changes; default: one that this process makes for itself, or plain HTTP on the loopback interface")
+	f.StringVar(&o.MetricsTLSKeyFile, "metrics-tls-key-file", "", "path of a PEM file with the key of that certificate")
 	f.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", "127.0.0.1:8081", `address of /healthz and /readyz, "0" for none`)
 	f.StringVar(&o.ReadBindAddress, "read-bind-address", "127.0.0.1:8082", `address of the read API, which serves the journals of Turns to who may get turns/log, "0" for none; one that is not of this machine alone needs --read-tls-cert-file and --read-tls-key-file`)
 	f.StringVar(&o.ReadTLSCertFile, "read-tls-cert-file", "", "path of a PEM file with the certificate of the read API, read once, at the start; default: plain HTTP")
 	f.StringVar(&o.ReadTLSKeyFile, "read-tls-key-file", "", "path of a PEM file with the key of that certificate")
+	f.StringSliceVar(&o.TokenAudiences, "token-audiences", nil, "audiences for which a token that is sent to the read API or to /metrics may be made, separated by commas; default: that of the API server")
 	f.StringVar(&o.LogFormat, "log-format", "json", "json or console")
 	f.StringVar(&o.LogLevel, "log-level", "info", "error, info or debug")
 	f.IntVar(&o.ShutdownGraceSeconds, "shutdown-grace-seconds", 25, "how long model requests in flight may go on when the process is asked to stop, in seconds; what is left then is handed back. Keep it below the pod's termination grace period")
@@ -234,8 +242,13 @@ func (o *Options) Validate() error {
 		_, _, err := net.SplitHostPort(address)
 		check(address == "0" || err == nil, "--%s %q must be host:port, :port, or 0 for none", flag, address)
 	}
+	wrong = o.checkMetrics()
+	check(wrong == nil, "%w", wrong)
 	wrong = readapi.CheckAddress(o.ReadBindAddress, o.ReadTLSCertFile, o.ReadTLSKeyFile)
 	check(wrong == nil, "%w", wrong)
+	for _, audience := range o.TokenAudiences {
+		check(audience != "" && len(audience) <= 1024, "--token-audiences: an audience must have from 1 to 1024 characters, got %d", len(audience))
+	}
 	check(o.JournalRetention >= 0 && o.JournalRetention <= maxRetention, "--journal-retention %s must be from 0 to %s", o.JournalRetention, maxRetention)
 	check(o.ApprovalPolicy == "" || len(validation.IsDNS1123Subdomain(o.ApprovalPolicy)) == 0, "--approval-policy %q must be the name of a ValidatingAdmissionPolicy", o.ApprovalPolicy)
 	_, wrong = o.quotas()

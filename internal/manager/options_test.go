@@ -63,6 +63,9 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 		{"CAPSTAN_READ_BIND_ADDRESS", ":3", "read-bind-address"},
 		{"CAPSTAN_READ_TLS_CERT_FILE", "/c", "read-tls-cert-file"},
 		{"CAPSTAN_READ_TLS_KEY_FILE", "/k", "read-tls-key-file"},
+		{"CAPSTAN_METRICS_TLS_CERT_FILE", "/c", "metrics-tls-cert-file"},
+		{"CAPSTAN_METRICS_TLS_KEY_FILE", "/k", "metrics-tls-key-file"},
+		{"CAPSTAN_TOKEN_AUDIENCES", "[capstan,https://kubernetes.default.svc]", "token-audiences"},
 		{"CAPSTAN_LOG_FORMAT", "console", "log-format"},
 		{"CAPSTAN_LOG_LEVEL", "debug", "log-level"},
 		{"CAPSTAN_SHUTDOWN_GRACE_SECONDS", "3", "shutdown-grace-seconds"},
@@ -100,8 +103,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 31 {
-		t.Errorf("there are %d flags; the table above has 31", count)
+	if count != 34 {
+		t.Errorf("there are %d flags; the table above has 34", count)
 	}
 }
 
@@ -148,6 +151,8 @@ func TestValidate(t *testing.T) {
 		"an unescaped password":     {func(o *Options) { o.Store = "postgres://me:1/hunter2@db/d" }, "--store: failed to read the URL"},
 		"a store's unknown option":  {func(o *Options) { o.Store = "postgres://me:hunter2@db/d?sslmode=maybe" }, "sslmode"},
 		"a store without a path":    {func(o *Options) { o.Store = "sqlite://data" }, "--store"},
+		"a certificate and no key":  {func(o *Options) { o.MetricsTLSCertFile = "/c" }, `--metrics-tls-cert-file "/c" and --metrics-tls-key-file "" must be given together`},
+		"an empty audience":         {func(o *Options) { o.TokenAudiences = []string{"a", ""} }, "--token-audiences: an audience must have from 1 to 1024 characters, got 0"},
 		"an unknown role":           {func(o *Options) { o.Roles = []string{"worker"} }, `--roles: "worker" must be controller or executor`},
 		"an executor with SQLite":   {func(o *Options) { o.Roles = []string{RoleExecutor} }, "--roles executor needs a store that processes can share: name a PostgreSQL with --store postgres://"},
 		"a controller with SQLite":  {func(o *Options) { o.Roles = []string{RoleController} }, "or give this process both roles"},

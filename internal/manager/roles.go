@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/clusternet"
@@ -37,6 +38,8 @@ type parts struct {
 	manager   ctrl.Manager
 	config    *rest.Config
 	clientset kubernetes.Interface
+	// access knows who may read journals and metrics.
+	access *access.Guard
 	// status writes the status of Turns.
 	status client.Client
 	store  store.Store

@@ -88,7 +88,7 @@ func CheckAddress(address, certFile, keyFile string) error {
 	if err != nil {
 		return fmt.Errorf("--read-bind-address %q must be host:port, :port, or 0 for none", address)
 	}
-	if certFile == "" && !isLoopback(host) {
+	if certFile == "" && !IsLoopback(host) {
 		return fmt.Errorf("--read-bind-address %q is not of this machine alone: give --read-tls-cert-file and --read-tls-key-file, "+
 			"since tokens must not cross a network in the clear, or take 127.0.0.1:%d and forward the port", address, DefaultPort)
 	}
@@ -101,13 +101,14 @@ func CheckServer(server string) error {
 	switch {
 	case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
 		return fmt.Errorf("%q must be a URL such as https://capstan.example:8443 or http://127.0.0.1:%d", server, DefaultPort)
-	case u.Scheme == "http" && !isLoopback(u.Hostname()):
+	case u.Scheme == "http" && !IsLoopback(u.Hostname()):
 		return fmt.Errorf("%q must begin with https: a token must not cross a network in the clear", server)
 	}
 	return nil
 }
 
-func isLoopback(host string) bool {
+// IsLoopback reports whether a host, a name or an IP address, is that of the loopback interface.
+func IsLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || (ip != nil && ip.IsLoopback())
 }

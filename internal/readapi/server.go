@@ -14,10 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
@@ -52,8 +52,8 @@ type Options struct {
 	Journal journal.Journal
 	// Turns reads from the API server, not from a cache.
 	Turns client.Reader
-	// Reviews asks the API server who has a token and what they may.
-	Reviews kubernetes.Interface
+	// Access knows who has a token and what they may.
+	Access *access.Guard
 	// Now is the time of day. It must be the real one: connections have deadlines.
 	Now func() time.Time
 	// Log of the server.
@@ -73,7 +73,6 @@ type Server struct {
 	o        Options
 	listener net.Listener
 	http     *http.Server
-	access   *access
 	// streams and large bound what goes on at once.
 	streams, large *gate
 }
@@ -86,7 +85,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	o.Poll, o.Beat = orElse(o.Poll, 500*time.Millisecond), orElse(o.Beat, 15*time.Second)
 	o.Recheck, o.WriteTimeout = orElse(o.Recheck, 15*time.Second), orElse(o.WriteTimeout, 30*time.Second)
 	s := &Server{
-		o: o, access: newAccess(o.Reviews, o.Now), streams: newGate(mostStreams, userStreams), large: newGate(mostLarge, userLarge),
+		o: o, streams: newGate(mostStreams, userStreams), large: newGate(mostLarge, userLarge),
 	}
 	s.http = &http.Server{Handler: s.handler(), ReadHeaderTimeout: headerTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaderBytes}
 	if o.CertFile != "" {
@@ -203,7 +202,7 @@ func (s *Server) granted(serve func(http.ResponseWriter, *http.Request, visit) *
 			answer(w, refuse(http.StatusBadRequest, "the namespace and the name of the Turn must be names of Kubernetes"))
 			return
 		}
-		user, refused := s.access.check(r.Context(), r, key)
+		user, refused := s.check(r.Context(), r, key)
 		if refused != nil {
 			answer(w, refused)
 			return

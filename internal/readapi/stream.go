@@ -124,7 +124,7 @@ func (st *stream) must(_ int, err error) {
 
 // look asks again whether the client may read the Turn, and how that is.
 func (st *stream) look(ctx context.Context) *Error {
-	if _, refused := st.server.access.check(ctx, st.request, st.key); refused != nil {
+	if _, refused := st.server.check(ctx, st.request, st.key); refused != nil {
 		return refused
 	}
 	t, refused := st.server.turn(ctx, st.key)

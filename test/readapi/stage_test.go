@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
@@ -47,7 +48,7 @@ func newStage(ctx context.Context, change ...func(*readapi.Options)) *stage {
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(store.Close)
 	s := &stage{namespace: namespace.Name, store: store, options: readapi.Options{
-		Address: "127.0.0.1:0", Journal: store, Turns: apiClient, Reviews: clientset, Now: time.Now, Log: GinkgoLogr,
+		Address: "127.0.0.1:0", Journal: store, Turns: apiClient, Access: access.New(clientset, nil, time.Now), Now: time.Now, Log: GinkgoLogr,
 		Poll: polling, Recheck: 5 * polling,
 	}}
 	for _, f := range change {

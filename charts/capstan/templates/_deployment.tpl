@@ -88,6 +88,13 @@ spec:
         {{- end }}
         - --max-concurrent-turns={{ int .Values.maxConcurrentTurns }}
         - --metrics-bind-address={{ if .Values.metrics.enabled }}:{{ int .Values.metrics.port }}{{ else }}0{{ end }}
+        {{- if and .Values.metrics.enabled .Values.metrics.tlsSecret }}
+        - --metrics-tls-cert-file=/etc/capstan/metrics/tls.crt
+        - --metrics-tls-key-file=/etc/capstan/metrics/tls.key
+        {{- end }}
+        {{- with .Values.tokenAudiences }}
+        - --token-audiences={{ join "," . }}
+        {{- end }}
         - --health-probe-bind-address=:{{ int .Values.health.port }}
         - --log-format={{ .Values.log.format }}
         - --log-level={{ .Values.log.level }}
@@ -177,6 +184,11 @@ spec:
           mountPath: /etc/capstan/store
           readOnly: true
         {{- end }}
+        {{- if and .Values.metrics.enabled .Values.metrics.tlsSecret }}
+        - name: metrics-tls
+          mountPath: /etc/capstan/metrics
+          readOnly: true
+        {{- end }}
         {{- if .Values.skillsConfigMap }}
         - name: skills
           mountPath: /etc/capstan/skills
@@ -206,6 +218,16 @@ spec:
           - key: {{ .key }}
             path: ca.crt
       {{- end }}
+      {{- end }}
+      {{- if and .Values.metrics.enabled .Values.metrics.tlsSecret }}
+      - name: metrics-tls
+        secret:
+          secretName: {{ .Values.metrics.tlsSecret }}
+          items:
+          - key: tls.crt
+            path: tls.crt
+          - key: tls.key
+            path: tls.key
       {{- end }}
       {{- with .Values.skillsConfigMap }}
       - name: skills

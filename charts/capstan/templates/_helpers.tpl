@@ -83,6 +83,24 @@ capstan-toolapprovals
 {{- .Values.persistence.existingClaim | default (printf "%s-data" (include "capstan.fullname" .)) -}}
 {{- end -}}
 
+{{/* The peers of a NetworkPolicy that are every address but those of this machine's link and of cloud metadata services. */}}
+{{- define "capstan.everywhere" -}}
+- ipBlock:
+    cidr: 0.0.0.0/0
+    except:
+    - 169.254.0.0/16
+    - 100.100.100.200/32
+    - 168.63.129.16/32
+    - 192.0.0.192/32
+- ipBlock:
+    cidr: ::/0
+    except:
+    - fe80::/10
+    - fd00:ec2::254/128
+    - fd20:ce::254/128
+    - fd00:ec2::23/128
+{{- end -}}
+
 {{/* The ServiceAccount as the subject of a binding. */}}
 {{- define "capstan.subjects" -}}
 subjects:
@@ -120,6 +138,9 @@ subjects:
 {{- end -}}
 {{- if and $v.metrics.prometheusRule.enabled (not $v.metrics.enabled) -}}
 {{- fail "metrics.prometheusRule.enabled needs metrics.enabled: its alerts would have no metrics" -}}
+{{- end -}}
+{{- if and $v.metrics.readers (not (and $v.rbac.create $v.metrics.enabled)) -}}
+{{- fail "metrics.readers needs metrics.enabled and rbac.create: bind them to a role of yours otherwise" -}}
 {{- end -}}
 {{- $pdb := $v.podDisruptionBudget -}}
 {{- if and $pdb.enabled (eq (kindIs "invalid" $pdb.minAvailable) (kindIs "invalid" $pdb.maxUnavailable)) -}}

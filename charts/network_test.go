@@ -1,0 +1,239 @@
+package charts_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// reaches reports whether a policy lets its Pods reach an address and port.
+func reaches(t *testing.T, policy *networkingv1.NetworkPolicy, protocol corev1.Protocol, address string, port int32) bool {
+	t.Helper()
+	to := netip.MustParseAddr(address)
+	holds := func(cidr string) bool {
+		prefix, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return prefix.Contains(to)
+	}
+	return slices.ContainsFunc(policy.Spec.Egress, func(rule networkingv1.NetworkPolicyEgressRule) bool {
+		ports := len(rule.Ports) == 0 || slices.ContainsFunc(rule.Ports, func(p networkingv1.NetworkPolicyPort) bool {
+			return *p.Protocol == protocol && p.Port.IntVal == port
+		})
+		peers := len(rule.To) == 0 || slices.ContainsFunc(rule.To, func(p networkingv1.NetworkPolicyPeer) bool {
+			return p.IPBlock != nil && holds(p.IPBlock.CIDR) && !slices.ContainsFunc(p.IPBlock.Except, holds)
+		})
+		return ports && peers
+	})
+}
+
+// TestNetworkPolicy: what the Pods may reach, and who may reach them.
+func TestNetworkPolicy(t *testing.T) {
+	const udp, tcp = corev1.ProtocolUDP, corev1.ProtocolTCP
+	type place struct {
+		protocol corev1.Protocol
+		address  string
+		port     int32
+	}
+	metadata := []place{
+		{tcp, "169.254.169.254", 80},
+		{tcp, "169.254.169.254", 443},
+		{tcp, "169.254.170.2", 80},
+		{tcp, "100.100.100.200", 80},
+		{tcp, "168.63.129.16", 32526},
+		{tcp, "192.0.0.192", 80},
+		{tcp, "fd00:ec2::254", 80},
+		{tcp, "fd00:ec2::23", 80},
+		{tcp, "fd20:ce::254", 80},
+		{tcp, "fe80::1", 80},
+	}
+	narrow := []string{
+		"networkPolicy.apiServer.cidrs={192.0.2.10/32}", "networkPolicy.apiServer.ports={6443}",
+		"networkPolicy.egress[0].to[0].ipBlock.cidr=203.0.113.0/24",
+	}
+	for name, tc := range map[string]struct {
+		objects  []runtime.Object
+		open, no []place
+	}{
+		"Chart": {
+			renderChart(t), []place{
+				{udp, "169.254.20.10", 53}, {tcp, "10.96.0.10", 53}, {tcp, "10.96.0.1", 443}, {tcp, "93.184.216.34", 443}, {tcp, "10.1.2.3", 8000}, {tcp, "2606:2800::1", 443},
+			}, metadata,
+		},
+		"Config": {
+			renderConfig(t), []place{
+				{udp, "169.254.20.10", 53}, {tcp, "10.96.0.10", 53}, {tcp, "10.96.0.1", 443}, {tcp, "93.184.216.34", 443}, {tcp, "10.1.2.3", 8000}, {tcp, "2606:2800::1", 443},
+			}, metadata,
+		},
+		"ChartNarrow": {
+			renderChart(t, narrow...),
+			[]place{{udp, "169.254.20.10", 53}, {tcp, "192.0.2.10", 6443}, {tcp, "203.0.113.7", 8000}},
+			append(slices.Clone(metadata), place{tcp, "192.0.2.10", 443}, place{tcp, "192.0.2.11", 6443}, place{tcp, "93.184.216.34", 443}, place{udp, "192.0.2.10", 6443}),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy := one[*networkingv1.NetworkPolicy](t, tc.objects)
+			if want := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}; !slices.Equal(policy.Spec.PolicyTypes, want) {
+				t.Errorf("policyTypes = %v, want %v", policy.Spec.PolicyTypes, want)
+			}
+			for _, p := range tc.open {
+				if !reaches(t, policy, p.protocol, p.address, p.port) {
+					t.Errorf("the Pods cannot reach %+v", p)
+				}
+			}
+			for _, p := range tc.no {
+				if reaches(t, policy, p.protocol, p.address, p.port) {
+					t.Errorf("the Pods can reach %+v", p)
+				}
+			}
+			var ports []string
+			for _, rule := range policy.Spec.Ingress {
+				for _, p := range rule.Ports {
+					ports = append(ports, p.Port.StrVal)
+				}
+			}
+			if want := []string{"health", "metrics"}; !slices.Equal(ports, want) {
+				t.Errorf("the ports that others may reach are %v, want %v", ports, want)
+			}
+		})
+	}
+}
+
+// TestNetworkPolicySelectsAllPods of the release, also those that control, that run Turns, and that drain.
+func TestNetworkPolicySelectsAllPods(t *testing.T) {
+	for name, objects := range map[string][]runtime.Object{
+		"Chart": renderChart(t), "Separate": renderChart(t, storeURL, "executor.separate=true"), "Config": renderConfig(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy := one[*networkingv1.NetworkPolicy](t, objects)
+			var pods []map[string]string
+			for _, d := range every[*appsv1.Deployment](objects) {
+				pods = append(pods, d.Spec.Template.Labels)
+				if d.Namespace != policy.Namespace {
+					t.Errorf("the policy is in namespace %q, want %q", policy.Namespace, d.Namespace)
+				}
+			}
+			for _, j := range every[*batchv1.Job](objects) {
+				pods = append(pods, j.Spec.Template.Labels)
+			}
+			for _, labels := range pods {
+				for key, value := range policy.Spec.PodSelector.MatchLabels {
+					if labels[key] != value {
+						t.Errorf("the policy selects %s=%s, but a Pod has %q", key, value, labels[key])
+					}
+				}
+			}
+			if len(policy.Spec.PodSelector.MatchLabels) == 0 {
+				t.Error("the policy selects all Pods of the namespace, also those of others")
+			}
+		})
+	}
+}
+
+func TestNetworkPolicyValues(t *testing.T) {
+	if n := len(every[*networkingv1.NetworkPolicy](renderChart(t, "networkPolicy.enabled=false"))); n != 0 {
+		t.Errorf("got %d policies with networkPolicy.enabled=false, want none", n)
+	}
+	policy := one[*networkingv1.NetworkPolicy](t, renderChart(t,
+		"networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=monitoring", "networkPolicy.ingress[0].ports[0].port=8082"))
+	if n := len(policy.Spec.Ingress); n != 3 {
+		t.Fatalf("got %d rules for what is let in, want those of probes, metrics and the value", n)
+	}
+	if from := policy.Spec.Ingress[1].From; len(from) != 1 || from[0].NamespaceSelector.MatchLabels["team"] != "monitoring" {
+		t.Errorf("metrics are reached from %v, want the namespaces of the team", from)
+	}
+	if port := policy.Spec.Ingress[2].Ports[0].Port.IntVal; port != 8082 {
+		t.Errorf("the rule of the value is for port %d, want 8082", port)
+	}
+	without := one[*networkingv1.NetworkPolicy](t, renderChart(t, "metrics.enabled=false"))
+	if n := len(without.Spec.Ingress); n != 1 {
+		t.Errorf("got %d rules for what is let in without metrics, want that of probes alone", n)
+	}
+}
+
+// TestWhoReadsMetrics: a role for it, and a binding for those that the values name.
+func TestWhoReadsMetrics(t *testing.T) {
+	roleOf := func(objects []runtime.Object) *rbacv1.ClusterRole {
+		for _, r := range every[*rbacv1.ClusterRole](objects) {
+			if r.Name == metricsReader || r.Name == "capstan-system-"+metricsReader {
+				return r
+			}
+		}
+		return nil
+	}
+	for name, objects := range map[string][]runtime.Object{"Chart": renderChart(t), "Config": renderConfig(t)} {
+		want := []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}
+		if role := roleOf(objects); role == nil || cmp.Diff(want, role.Rules) != "" {
+			t.Errorf("%s: the role of readers is %v, want %v", name, role, want)
+		}
+	}
+	if role := roleOf(renderChart(t, "metrics.enabled=false")); role != nil {
+		t.Errorf("got %s with metrics off", role.Name)
+	}
+	objects := renderChart(t, "metrics.readers[0].name=prometheus", "metrics.readers[0].namespace=monitoring")
+	var bound []rbacv1.Subject
+	for _, b := range every[*rbacv1.ClusterRoleBinding](objects) {
+		if b.RoleRef.Name == "capstan-system-"+metricsReader {
+			bound = append(bound, b.Subjects...)
+		}
+	}
+	if want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "prometheus", Namespace: "monitoring"}}; cmp.Diff(want, bound) != "" {
+		t.Errorf("the role is bound to %v, want %v", bound, want)
+	}
+}
+
+// TestServiceMonitorSendsATokenOverTLS, and verifies the certificate where it can.
+func TestServiceMonitorSendsATokenOverTLS(t *testing.T) {
+	for name, tc := range map[string]struct {
+		values []string
+		want   map[string]any
+	}{
+		"SelfSigned": {nil, map[string]any{"insecureSkipVerify": true}},
+		"Secret": {[]string{"metrics.tlsSecret=mine"}, map[string]any{
+			"ca": map[string]any{"secret": map[string]any{"name": "mine", "key": "ca.crt"}}, "serverName": "capstan-metrics.capstan-system.svc",
+		}},
+		"Own": {[]string{"metrics.tlsSecret=mine", "metrics.serviceMonitor.tlsConfig.serverName=x"}, map[string]any{"serverName": "x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			monitor := one[*unstructured.Unstructured](t, renderChart(t, append(tc.values, "metrics.serviceMonitor.enabled=true")...))
+			endpoints, _, err := unstructured.NestedSlice(monitor.Object, "spec", "endpoints")
+			if err != nil || len(endpoints) != 1 {
+				t.Fatalf("endpoints = %v, %v; want one", endpoints, err)
+			}
+			endpoint, ok := endpoints[0].(map[string]any)
+			if !ok || endpoint["scheme"] != "https" || endpoint["bearerTokenFile"] == nil {
+				t.Errorf("endpoint = %v, want a token over TLS", endpoint)
+			}
+			if diff := cmp.Diff(tc.want, endpoint["tlsConfig"]); diff != "" {
+				t.Errorf("tlsConfig (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestTheCertificateOfMetricsIsMounted where the flags look for it.
+func TestTheCertificateOfMetricsIsMounted(t *testing.T) {
+	deployment, manager := managerOf(t, renderChart(t, "metrics.tlsSecret=mine"))
+	if !slices.ContainsFunc(manager.VolumeMounts, func(m corev1.VolumeMount) bool {
+		return m.Name == "metrics-tls" && m.MountPath == "/etc/capstan/metrics" && m.ReadOnly
+	}) {
+		t.Errorf("mounts = %v, want metrics-tls at /etc/capstan/metrics, to be read only", manager.VolumeMounts)
+	}
+	if !slices.ContainsFunc(deployment.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.Secret != nil && v.Secret.SecretName == "mine" }) {
+		t.Errorf("volumes = %v, want the Secret", deployment.Spec.Template.Spec.Volumes)
+	}
+	deployment, _ = managerOf(t, renderChart(t, "metrics.tlsSecret=mine", "metrics.enabled=false"))
+	if slices.ContainsFunc(deployment.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.Secret != nil }) {
+		t.Errorf("volumes = %v, want no Secret with metrics off", deployment.Spec.Template.Spec.Volumes)
+	}
+}

@@ -1,0 +1,191 @@
+package access
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+)
+
+// reviewer is an API server that takes its time: it knows the tokens that begin with good, and lets everybody read.
+type reviewer struct {
+	*fake.Clientset
+	// asked counts the reviews of tokens.
+	asked atomic.Int64
+	// audiences are those that it says of each token.
+	audiences []string
+}
+
+func newReviewer() *reviewer {
+	r := &reviewer{Clientset: fake.NewClientset()}
+	r.PrependReactor("create", "tokenreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		review := a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview) //nolint:forcetypeassert // because it is that
+		r.asked.Add(1)
+		review.Status.Authenticated, review.Status.User.Username = strings.HasPrefix(review.Spec.Token, "good"), review.Spec.Token
+		review.Status.Audiences = r.audiences
+		return true, review, nil
+	})
+	r.PrependReactor("create", "subjectaccessreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		review := a.(k8stesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview) //nolint:forcetypeassert // because it is that
+		review.Status.Allowed = true
+		return true, review, nil
+	})
+	return r
+}
+
+// with is a request with a token.
+func with(t *testing.T, token string) *http.Request {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+	r.Header.Set("Authorization", "Bearer "+token)
+	return r
+}
+
+// statusOf asks whether a token lets read a Turn: 200 if it does.
+func statusOf(t *testing.T, g *Guard, token, turn string) int {
+	t.Helper()
+	user, refused := g.Check(t.Context(), with(t, token), Right{Verb: "get", Resource: "turns", Namespace: "helpdesk", Name: turn})
+	if refused != nil {
+		return refused.Status
+	}
+	if user != token {
+		t.Errorf("want the user of token %q, have %q", token, user)
+	}
+	return http.StatusOK
+}
+
+func TestAnInventedTokenIsUnknownForEveryTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newReviewer()
+		g := New(r, nil, time.Now)
+		for _, turn := range []string{"first", "second", "first"} {
+			if got := statusOf(t, g, "invented", turn); got != http.StatusUnauthorized {
+				t.Errorf("want 401, have %d", got)
+			}
+		}
+		if n := r.asked.Load(); n != 1 {
+			t.Errorf("want one review of a token that is not known, have %d", n)
+		}
+		time.Sleep(keepDenied + time.Millisecond)
+		statusOf(t, g, "invented", "first")
+		if n := r.asked.Load(); n != 2 {
+			t.Errorf("want another review after %s, have %d in all", keepDenied, n)
+		}
+	})
+}
+
+func TestInventedTokensKeepOutNobodyWhoIsAtWork(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := New(newReviewer(), nil, time.Now)
+		if got := statusOf(t, g, "good", "first"); got != http.StatusOK {
+			t.Fatalf("want 200, have %d", got)
+		}
+		for range mostStrange { // reviews of invented tokens, which the API server does not answer
+			g.strangeSlots <- struct{}{}
+		}
+		if got := statusOf(t, g, "good", "second"); got != http.StatusOK {
+			t.Errorf("want a token that was known asked about at once, have %d", got)
+		}
+		begun := time.Now()
+		if got := statusOf(t, g, "good too", "first"); got != http.StatusServiceUnavailable {
+			t.Errorf("want who was never seen told to come again, have %d", got)
+		}
+		if waited := time.Since(begun); waited != reviewWait {
+			t.Errorf("want a wait of %s, have %s", reviewWait, waited)
+		}
+		var served sync.WaitGroup
+		served.Go(func() {
+			if got := statusOf(t, g, "good too", "first"); got != http.StatusOK {
+				t.Errorf("want who was never seen asked about once there is a place, have %d", got)
+			}
+		})
+		synctest.Wait()
+		<-g.strangeSlots
+		served.Wait()
+	})
+}
+
+// TestATokenMustBeMadeForTheAudience: an authenticator that ignores audiences says so by naming none.
+func TestATokenMustBeMadeForTheAudience(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		wanted, has []string
+		want        int
+	}{
+		"none wanted":        {has: []string{"https://kubernetes.default.svc"}, want: http.StatusOK},
+		"none wanted, none":  {want: http.StatusOK},
+		"the wanted one":     {wanted: []string{"capstan"}, has: []string{"capstan"}, want: http.StatusOK},
+		"one of several":     {wanted: []string{"capstan", "logs"}, has: []string{"other", "logs"}, want: http.StatusOK},
+		"another":            {wanted: []string{"capstan"}, has: []string{"vault"}, want: http.StatusUnauthorized},
+		"that of the server": {wanted: []string{"capstan"}, has: []string{"https://kubernetes.default.svc"}, want: http.StatusUnauthorized},
+		"not known":          {wanted: []string{"capstan"}, want: http.StatusUnauthorized},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newReviewer()
+			r.audiences = tc.has
+			var asked []string
+			r.PrependReactor("create", "tokenreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
+				asked = a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview).Spec.Audiences //nolint:forcetypeassert // because it is that
+				return false, nil, nil
+			})
+			if got := statusOf(t, New(r, tc.wanted, time.Now), "good", "first"); got != tc.want {
+				t.Errorf("status = %d, want %d", got, tc.want)
+			}
+			if !slices.Equal(asked, tc.wanted) {
+				t.Errorf("the API server is asked about the audiences %v, want %v", asked, tc.wanted)
+			}
+		})
+	}
+}
+
+// TestAHandlerServesOnlyWhoMayGetThePath, and says nothing else than what is missing.
+func TestAHandlerServesOnlyWhoMayGetThePath(t *testing.T) {
+	t.Parallel()
+	r := newReviewer()
+	var paths []authorizationv1.NonResourceAttributes
+	r.PrependReactor("create", "subjectaccessreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		review := a.(k8stesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview) //nolint:forcetypeassert // because it is that
+		paths = append(paths, *review.Spec.NonResourceAttributes)
+		review.Status.Allowed = review.Spec.User == "good scraper"
+		return true, review, nil
+	})
+	h := New(r, nil, time.Now).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("figures")) }))
+	for token, want := range map[string]struct {
+		status int
+		body   string
+	}{
+		"good scraper": {http.StatusOK, "figures"},
+		"good other":   {http.StatusForbidden, `"good other" may not get /metrics: it takes a rule with nonResourceURLs [/metrics] and verbs [get]`},
+		"invented":     {http.StatusUnauthorized, "the API server does not know the token"},
+		"":             {http.StatusUnauthorized, "there is no bearer token"},
+	} {
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
+		if token != "" {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, request)
+		if w.Code != want.status || !strings.HasPrefix(w.Body.String(), want.body) {
+			t.Errorf("token %q gets %d %q, want %d %q", token, w.Code, w.Body, want.status, want.body)
+		}
+	}
+	for _, p := range paths {
+		if p.Path != "/metrics" || p.Verb != "get" {
+			t.Errorf("the API server is asked about %+v, want get on /metrics", p)
+		}
+	}
+}

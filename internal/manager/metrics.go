@@ -1,0 +1,116 @@
+package manager
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/access"
+	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/readapi"
+)
+
+const (
+	// mostScrapes bounds the scrapes at once: each makes a text of all metrics.
+	mostScrapes = 4
+	// seriesInterval is the time between two looks at which objects are there whose series are to stay.
+	seriesInterval = time.Minute
+)
+
+// metricsSecure reports whether /metrics is served over TLS, to users who may get it: everywhere but on the loopback interface. A
+// certificate asks for it there, too.
+func (o *Options) metricsSecure() bool {
+	host, _, err := net.SplitHostPort(o.MetricsBindAddress)
+	return err == nil && (o.MetricsTLSCertFile != "" || !readapi.IsLoopback(host))
+}
+
+// metricsOptions are those of the server of /metrics. watcher keeps its certificate up to date; it is nil if there is none but one
+// that the server makes itself.
+func (o *Options) metricsOptions(guard *access.Guard) (options metricsserver.Options, watcher *certwatcher.CertWatcher, err error) {
+	options = metricsserver.Options{
+		BindAddress: o.MetricsBindAddress,
+		HandlerOpts: []func(*promhttp.HandlerOpts){func(h *promhttp.HandlerOpts) { h.MaxRequestsInFlight = mostScrapes }},
+	}
+	if !o.metricsSecure() {
+		return options, nil, nil
+	}
+	options.SecureServing = true
+	options.FilterProvider = func(*rest.Config, *http.Client) (metricsserver.Filter, error) {
+		return func(_ logr.Logger, next http.Handler) (http.Handler, error) { return guard.Handler(next), nil }, nil
+	}
+	options.TLSOpts = []func(*tls.Config){func(c *tls.Config) {
+		c.MinVersion, c.NextProtos = tls.VersionTLS12, []string{"http/1.1"} // a scrape needs no streams
+	}}
+	if o.MetricsTLSCertFile != "" {
+		if watcher, err = certwatcher.New(o.MetricsTLSCertFile, o.MetricsTLSKeyFile); err != nil {
+			return options, nil, fmt.Errorf("--metrics-tls-cert-file and --metrics-tls-key-file: %w", err)
+		}
+		options.TLSOpts = append(options.TLSOpts, func(c *tls.Config) { c.GetCertificate = watcher.GetCertificate })
+	}
+	return options, watcher, nil
+}
+
+// checkMetrics returns what is wrong with the options of /metrics.
+func (o *Options) checkMetrics() error {
+	if (o.MetricsTLSCertFile == "") != (o.MetricsTLSKeyFile == "") {
+		return fmt.Errorf("--metrics-tls-cert-file %q and --metrics-tls-key-file %q must be given together", o.MetricsTLSCertFile, o.MetricsTLSKeyFile)
+	}
+	return nil
+}
+
+// addSweeper drops the metrics of objects that are gone.
+func (p *parts) addSweeper() error {
+	return p.manager.Add(everywhere{manager.RunnableFunc(func(ctx context.Context) error {
+		tick := time.NewTicker(seriesInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+			live, err := liveSeries(ctx, p.manager.GetCache())
+			if err == nil {
+				metrics.Sweep(live)
+			} else if ctx.Err() == nil {
+				p.log.Error(err, "Failed to list the objects whose metrics are to stay")
+			}
+		}
+	})})
+}
+
+// liveSeries returns the namespaces with an Agent or a ModelProvider, and the ModelProviders of each, from the cache.
+func liveSeries(ctx context.Context, cache client.Reader) (metrics.Live, error) {
+	var agents v1alpha1.AgentList
+	var providers v1alpha1.ModelProviderList
+	if err := errors.Join(cache.List(ctx, &agents, client.UnsafeDisableDeepCopy), cache.List(ctx, &providers, client.UnsafeDisableDeepCopy)); err != nil {
+		return nil, err
+	}
+	live := metrics.Live{}
+	in := func(namespace string) map[string]bool {
+		if live[namespace] == nil {
+			live[namespace] = map[string]bool{}
+		}
+		return live[namespace]
+	}
+	for i := range agents.Items {
+		in(agents.Items[i].Namespace)
+	}
+	for i := range providers.Items {
+		in(providers.Items[i].Namespace)[providers.Items[i].Name] = true
+	}
+	return live, nil
+}

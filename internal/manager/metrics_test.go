@@ -1,0 +1,64 @@
+package manager
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/metrics"
+)
+
+// TestMetricsLeaveThisMachineOverTLSOnly, to users who may get them.
+func TestMetricsLeaveThisMachineOverTLSOnly(t *testing.T) {
+	for address, secure := range map[string]bool{
+		"127.0.0.1:8080": false, "[::1]:8080": false, "localhost:8080": false, "0": false,
+		":8443": true, "0.0.0.0:8443": true, "[::]:8443": true, "10.0.0.1:8443": true, "capstan.example:8443": true,
+	} {
+		o := Options{MetricsBindAddress: address}
+		options, watcher, err := o.metricsOptions(nil)
+		if err != nil || watcher != nil || options.SecureServing != secure || (options.FilterProvider != nil) != secure {
+			t.Errorf("%s: secure is %t with a guard: %t, %v; want both %t", address, options.SecureServing, options.FilterProvider != nil, err, secure)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "none.pem")
+	o := Options{MetricsBindAddress: "127.0.0.1:8080", MetricsTLSCertFile: file, MetricsTLSKeyFile: file}
+	if _, _, err := o.metricsOptions(nil); err == nil || !strings.Contains(err.Error(), "--metrics-tls-cert-file") {
+		t.Errorf("got %v, want an error that names the flag of the certificate that is not there", err)
+	}
+}
+
+// failingLists is a cache that is not there.
+type failingLists struct{ client.Reader }
+
+func (failingLists) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return errCancelledByTest
+}
+
+func TestSeriesStayForWhatIsThere(t *testing.T) {
+	scheme, err := Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(namespace, name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: name}
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		&v1alpha1.Agent{ObjectMeta: at("agents", "a")}, &v1alpha1.ModelProvider{ObjectMeta: at("helpdesk", "openai")},
+		&v1alpha1.ModelProvider{ObjectMeta: at("helpdesk", "vllm")}, &v1alpha1.Agent{ObjectMeta: at("helpdesk", "a")},
+	).Build()
+	got, err := liveSeries(t.Context(), c)
+	want := metrics.Live{"agents": {}, "helpdesk": {"openai": true, "vllm": true}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("error %v; what is there (-want +got):\n%s", err, diff)
+	}
+	if _, err := liveSeries(t.Context(), failingLists{}); err == nil {
+		t.Error("want the error of a list: an empty cache would drop the series of all")
+	}
+}
