@@ -59,7 +59,7 @@ const (
 	phaseExecutors = "executors"
 	phaseTools     = "tools"
 	phaseFinished  = "finished"
-	// phaseNeighbours takes root and more than 10 minutes, so that it must be asked for.
+	// phaseNeighbours takes root and 10 to 20 minutes, so that it must be asked for.
 	phaseNeighbours = "neighbours"
 )
 
