@@ -196,7 +196,7 @@ func (t *test) turns(ctx context.Context, round string) ([]v1alpha1.Turn, error)
 
 // wiped returns how often each disk of a round was wiped.
 func (t *test) wiped(ctx context.Context, round string) (map[string]int, error) {
-	out, err := t.output(ctx, "", t.cluster.Kubectl, "get", "--raw", "/api/v1/namespaces/servers/services/wiper:8090/proxy/wiped")
+	out, err := t.output(ctx, "", t.cluster.Kubectl, "get", "--raw", "/api/v1/namespaces/wipes/services/wiper:8090/proxy/wiped")
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func (t *test) run(ctx context.Context) error {
 	if err := t.startServers(ctx); err != nil {
 		return err
 	}
-	t.say("Installing the chart, which allows connections to the Services of all namespaces")
+	t.say("Installing the chart with its default values")
 	if err := t.install(ctx); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (t *test) startServers(ctx context.Context) error {
 		return err
 	}
 	configs, err := yaml.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "demo-model", "namespace": "servers"},
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "demo-model", "namespace": "examples"},
 		"data": map[string]string{"rules.yaml": string(rules)},
 	})
 	if err != nil {
@@ -119,7 +119,12 @@ func (t *test) startServers(ctx context.Context) error {
 	if err := t.apply(ctx, string(configs)); err != nil {
 		return err
 	}
-	return t.kubectl(ctx, "-n", "servers", "rollout", "status", "deployment", "--timeout", patience.String())
+	for _, namespace := range []string{"examples", "wipes"} {
+		if err := t.kubectl(ctx, "-n", namespace, "rollout", "status", "deployment", "--timeout", patience.String()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // install installs the chart, or upgrades the release.
@@ -137,8 +142,7 @@ func (t *test) install(ctx context.Context, values ...string) error {
 func (t *test) upgrade(ctx context.Context, values ...string) error {
 	args := []string{
 		"upgrade", "--install", "capstan", filepath.Join(t.options.root, "charts/capstan"), "--namespace", system, "--create-namespace",
-		"--set", "connections.allowCIDRs={" + node.ServiceNet + "}",
-	} // the models and tools of the test have a namespace of their own
+	}
 	for _, value := range values {
 		args = append(args, "--set", value)
 	}
@@ -185,7 +189,7 @@ func (t *test) applyExample(ctx context.Context, name string) error {
 			return err
 		}
 		manifest.WriteString("---\n")
-		manifest.WriteString(strings.NewReplacer("127.0.0.1:8089", "demo-model.servers:8089", "127.0.0.1:8090", "tickets.servers:8090").Replace(string(data)))
+		manifest.WriteString(strings.NewReplacer("127.0.0.1:8089", "demo-model.examples:8089", "127.0.0.1:8090", "tickets.examples:8090").Replace(string(data)))
 	}
 	return t.apply(ctx, manifest.String(), "-n", "examples")
 }
@@ -227,7 +231,7 @@ func (t *test) saveEvidence(ctx context.Context) {
 		"manager.log":      {"-n", system, "logs", "-l", "app.kubernetes.io/name=capstan", "--tail=-1", "--prefix"},
 		"manager-last.log": {"-n", system, "logs", "-l", "app.kubernetes.io/name=capstan", "--tail=-1", "--prefix", "--previous"},
 		"drain.log":        {"-n", system, "logs", "job/capstan-drain"},
-		"wiper.log":        {"-n", "servers", "logs", "deployment/wiper"},
+		"wiper.log":        {"-n", "wipes", "logs", "deployment/wiper"},
 	} {
 		out, err := t.output(ctx, "", t.cluster.Kubectl, args...)
 		if err != nil {
