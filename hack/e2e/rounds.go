@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -115,11 +117,11 @@ type result struct {
 	Unknown, Interrupted int
 	// InFlight are the Turns that were bound when the manager was disturbed, HandedBack those that helm uninstall left.
 	InFlight, HandedBack int
-	// Disturbed is when that was. The others count from then: Started until the container of the new manager ran, First until
-	// it had one of the Turns, All until it had all that had not finished.
-	Disturbed           time.Time
-	Started, First, All time.Duration
-	Failures            []string
+	// Disturbed is when that was. The others count from then: Gone until the Pods of the old manager were, Started until the
+	// container of the new one ran, First until it had one of the Turns, All until it had all that had not finished.
+	Disturbed                 time.Time
+	Gone, Started, First, All time.Duration
+	Failures                  []string
 }
 
 func (r *result) fail(format string, args ...any) {
@@ -225,7 +227,17 @@ func (t *test) awaitCalls(ctx context.Context, round string) error {
 // awaitTakeOver waits until no Turn is bound to the executor that had it, and notes how long that took.
 func (t *test) awaitTakeOver(ctx context.Context, r *result, old map[string]string) error {
 	first := ""
+	pods := slices.Compact(slices.Sorted(maps.Values(old)))
 	err := t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
+		if r.Gone == 0 {
+			there, err := t.output(ctx, "", t.cluster.Kubectl, append([]string{"-n", system, "get", "pods", "--ignore-not-found", "-o", "name"}, pods...)...)
+			if err != nil {
+				return false, "", err
+			}
+			if there == "" {
+				r.Gone = time.Since(r.Disturbed)
+			}
+		}
 		turns, err := t.turns(ctx, r.round.name)
 		left := 0
 		for i := range turns {
@@ -267,12 +279,14 @@ func (t *test) started(ctx context.Context, pod string) (time.Time, error) {
 	return at, nil
 }
 
-// judgeTakeOver holds the time of a take-over against what is promised. A manager that stops in order has no Turn moved before it has ended, so
-// there only the time since the start of the new container counts.
+// judgeTakeOver holds the time of a take-over against what is promised. A manager that stops in order uses its grace time, and no Turn is moved
+// before it has ended, so there the time counts since its Pod was gone and the new container was started.
 func (r *result) judgeTakeOver() {
 	begun := r.Started - promptStart
 	if r.round.abrupt {
 		begun = max(begun, 0)
+	} else {
+		begun = max(begun, r.Gone-promptStart)
 	}
 	if most := begun + takeOver; r.First > most {
 		r.fail("the first Turn moved %.1f s after the manager was disturbed and %.1f s after the new container was started, want at most %.1f s and %.1f s",
@@ -374,17 +388,17 @@ func (t *test) poll(ctx context.Context, most time.Duration, check func(context.
 
 // printTable prints the figures of all rounds. That nobody reads them is no failure.
 func (t *test) printTable() {
-	_, _ = fmt.Fprintf(t.out, "\n%-10s %6s %10s %8s %9s %8s %8s %10s %12s %10s %10s   %s\n", "round", "Turns", "in flight", "effects", "repeated", "unknown", "lost",
-		"new start", "first bound", "of that", "all bound", "ends")
+	_, _ = fmt.Fprintf(t.out, "\n%-10s %6s %10s %8s %9s %8s %8s %9s %10s %12s %10s %10s   %s\n", "round", "Turns", "in flight", "effects", "repeated", "unknown", "lost",
+		"old gone", "new start", "first bound", "of that", "all bound", "ends")
 	for _, r := range t.results {
 		total := 0
 		for _, n := range r.Ends {
 			total += n
 		}
-		_, _ = fmt.Fprintf(t.out, "%-10s %6d %10d %8d %9d %8d %8d %8.1f s %10.1f s %8.1f s %8.1f s   %v\n",
+		_, _ = fmt.Fprintf(t.out, "%-10s %6d %10d %8d %9d %8d %8d %7.1f s %8.1f s %10.1f s %8.1f s %8.1f s   %v\n",
 			r.round.name, total, r.InFlight, r.Effects, r.Repeated, r.Unknown, r.Interrupted,
-			r.Started.Seconds(), r.First.Seconds(), (r.First - r.Started).Seconds(), r.All.Seconds(), r.Ends)
+			r.Gone.Seconds(), r.Started.Seconds(), r.First.Seconds(), (r.First - r.Started).Seconds(), r.All.Seconds(), r.Ends)
 	}
-	_, _ = fmt.Fprintln(t.out, "\nnew start: until the container of the next manager was started; first bound: until it had the first Turn; of that: between the two")
+	_, _ = fmt.Fprintln(t.out, "\nold gone: until the Pod of the manager was gone; new start: until the container of the next manager was started; first bound: until it had the first Turn; of that: between the two")
 	_, _ = fmt.Fprintln(t.out)
 }

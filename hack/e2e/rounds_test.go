@@ -64,9 +64,9 @@ func says(turn *v1alpha1.Turn, message string) {
 // TestTheTimeOfATakeOver: what is promised counts from the loss of the manager, and what the new container took beyond a prompt start is added.
 func TestTheTimeOfATakeOver(t *testing.T) {
 	for name, tc := range map[string]struct {
-		abrupt         bool
-		started, first float64
-		fails          bool
+		abrupt               bool
+		gone, started, first float64
+		fails                bool
 	}{
 		"in time":                              {abrupt: true, started: 1, first: 14.9},
 		"too late":                             {abrupt: true, started: 1, first: 15.1, fails: true},
@@ -76,10 +76,13 @@ func TestTheTimeOfATakeOver(t *testing.T) {
 		"after the grace time, too late":       {started: 31, first: 44.1, fails: true},
 		"stopped before the end of its time":   {started: 1, first: 13.9},
 		"stopped at once, and then taken late": {started: 1, first: 14.1, fails: true},
+		"used its grace time beside the new":   {gone: 25, started: 1, first: 37.9},
+		"used its grace time, and taken late":  {gone: 25, started: 1, first: 38.1, fails: true},
+		"killed, and its Pod stayed for long":  {abrupt: true, gone: 25, started: 1, first: 15.1, fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-			r := result{round: round{abrupt: tc.abrupt}, Started: seconds(tc.started), First: seconds(tc.first)}
+			r := result{round: round{abrupt: tc.abrupt}, Gone: seconds(tc.gone), Started: seconds(tc.started), First: seconds(tc.first)}
 			if r.judgeTakeOver(); len(r.Failures) > 0 != tc.fails {
 				t.Errorf("failures = %v, want some: %t", r.Failures, tc.fails)
 			}
