@@ -56,7 +56,7 @@ func (d *demo) follow(ctx context.Context, turn *v1alpha1.Turn) error {
 	}
 	d.shown[turn.Name] = state
 	d.step("turn/%s  %s", turn.Name, state)
-	if len(turn.Status.PendingApprovals) == 0 {
+	if turn.StateReason() != v1alpha1.TurnReasonAwaitingApproval || len(turn.Status.PendingApprovals) == 0 {
 		return nil
 	}
 	return d.approve(ctx, turn)
