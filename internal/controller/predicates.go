@@ -25,6 +25,14 @@ func turnNews() predicate.Predicate {
 	}}
 }
 
+// appearsAlone keeps new Turns of Sessions out: the watch that keeps the queues of Sessions brings them.
+func appearsAlone() predicate.Predicate {
+	return predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
+		t, ok := e.Object.(*v1alpha1.Turn)
+		return ok && t.Spec.SessionRef == nil
+	}}
+}
+
 // toolServerNews lets through what an Agent says of a ToolServer: what its tools are, whether it is ready, and whether it was asked
 // for them at all. A look that found nothing new wakes no Agent, nor does a new spec of a server whose tools are known.
 func toolServerNews() predicate.Predicate {

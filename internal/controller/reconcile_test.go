@@ -44,8 +44,9 @@ func newBench(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.Turn{}, &v1alpha1.Agent{}, &v1alpha1.Session{}).WithInterceptorFuncs(funcs).
+	b := &bench{}
+	b.client = interceptor.NewClient(interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.Turn{}, &v1alpha1.Agent{}, &v1alpha1.Session{}).
 		WithIndex(&v1alpha1.Turn{}, indexTurnSession, turnSession).
 		WithIndex(&v1alpha1.Turn{}, indexTurnAgent, turnAgent).
 		WithIndex(&v1alpha1.Turn{}, FieldCompletionTime, func(o client.Object) []string {
@@ -58,15 +59,58 @@ func newBench(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *
 			return []string{o.(*v1alpha1.Turn).BoundTo()}
 		}).
 		WithIndex(&v1alpha1.Turn{}, indexTurnParent, parentOfTurn).
-		WithIndex(&v1alpha1.ToolApproval{}, indexApprovalTurn, turnOfApproval).Build()}
+		WithIndex(&v1alpha1.ToolApproval{}, indexApprovalTurn, turnOfApproval).Build(), b.shows()), funcs)
 	clock := func() time.Time { return now }
 	b.turns = &TurnReconciler{Client: b.client, Reader: b.client, Live: b.client, Events: events.NewFakeRecorder(10), Now: clock, Approvals: approvals.Trust}
 	b.executors = &ExecutorReconciler{Client: b.client, Live: b.client, Now: clock, Namespace: "capstan-system", Self: "self", Turns: b.turns}
 	b.turns.Executors = b.executors
 	b.turns.slots = scheduler.New(scheduler.Limits{}, func(turn scheduler.Key, _ bool) { b.woken = append(b.woken, turn.Name) })
+	for _, o := range objects {
+		b.show(t.Context(), b.client, o)
+	}
 	queue := turnQueue(&recordingQueue{bench: b})
 	b.turns.queue.Store(&queue)
 	return b
+}
+
+// shows has the queues of the Sessions see each write at once.
+func (b *bench) shows() interceptor.Funcs {
+	return interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			err := c.Create(ctx, o, opts...)
+			b.show(ctx, c, o)
+			return err
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			err := c.Update(ctx, o, opts...)
+			b.show(ctx, c, o)
+			return err
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			err := c.Delete(ctx, o, opts...)
+			b.show(ctx, c, o)
+			return err
+		},
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			err := c.SubResource(sub).Update(ctx, o, opts...)
+			b.show(ctx, c, o)
+			return err
+		},
+	}
+}
+
+// show has the queues of the Sessions see a Turn as it is stored, or that it is not.
+func (b *bench) show(ctx context.Context, c client.Reader, o client.Object) {
+	t, ok := o.(*v1alpha1.Turn)
+	if !ok {
+		return
+	}
+	var stored v1alpha1.Turn
+	if err := c.Get(ctx, client.ObjectKeyFromObject(t), &stored); err != nil {
+		b.turns.queues.forget(t.UID)
+		return
+	}
+	b.turns.queues.show(&stored)
 }
 
 // recordingQueue is the part of a queue that reconcilers use.

@@ -61,11 +61,11 @@ func (r *SessionReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	now := r.Now()
 	left, ends := untilSessionEnds(&s, now)
 	if ends && left <= 0 {
-		mates, err := sessionMates(ctx, r.Client, s.Namespace, s.Name)
+		named, err := isNamed(ctx, r.Client, &s, client.MatchingFields{indexTurnSession: s.Name})
 		if err != nil {
 			return ctrl.Result{}, err
 		}
-		if len(mates) == 0 {
+		if !named {
 			return r.remove(ctx, &s)
 		}
 	}
@@ -123,7 +123,7 @@ func untilSessionEnds(s *v1alpha1.Session, now time.Time) (left time.Duration, e
 func (r *SessionReconciler) remove(ctx context.Context, s *v1alpha1.Session) (ctrl.Result, error) {
 	r.Turns.entering.Lock()
 	defer r.Turns.entering.Unlock()
-	named, err := r.isNamed(ctx, s)
+	named, err := isNamed(ctx, r.Live, s, client.MatchingFields{indexTurnSession: s.Name, FieldCompletionTime: ""})
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -133,12 +133,10 @@ func (r *SessionReconciler) remove(ctx context.Context, s *v1alpha1.Session) (ct
 	return written(ctrl.Result{}, r.Client.Delete(ctx, s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}))
 }
 
-// isNamed reports whether the API server has an unfinished Turn that names a Session.
-func (r *SessionReconciler) isNamed(ctx context.Context, s *v1alpha1.Session) (bool, error) {
+// isNamed reports whether a reader has a Turn that names a Session, of those that have certain fields.
+func isNamed(ctx context.Context, c client.Reader, s *v1alpha1.Session, fields client.MatchingFields) (bool, error) {
 	var turns v1alpha1.TurnList
-	err := r.Live.List(ctx, &turns, client.InNamespace(s.Namespace), client.Limit(1),
-		client.MatchingFields{indexTurnSession: s.Name, FieldCompletionTime: ""})
-	if err != nil {
+	if err := c.List(ctx, &turns, client.InNamespace(s.Namespace), client.Limit(1), client.UnsafeDisableDeepCopy, fields); err != nil {
 		return false, fmt.Errorf("failed to list the turns of session %q: %w", s.Name, err)
 	}
 	return len(turns.Items) > 0, nil

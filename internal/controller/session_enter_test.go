@@ -140,11 +140,13 @@ func TestWaitingForASessionIsOneWriteThatKeepsTheOrder(t *testing.T) {
 // TestAMateThatWasBoundAMomentAgoIsNotOverlooked: the cache may still show it as one that waits behind this one.
 func TestAMateThatWasBoundAMomentAgoIsNotOverlooked(t *testing.T) {
 	b := newBench(t, interceptor.Funcs{}, mate("late", -time.Second), mate("early", 0), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
-	newer := b.turn(t, "late")
+	shown, newer := b.turn(t, "late"), b.turn(t, "late")
 	newer.ResourceVersion = "1000000"
-	b.turns.wrote.Expect(newer)
-	if result, err := b.look(t, "early"); err != nil || result.RequeueAfter != staleInterval || b.turn(t, "early").BoundTo() != "" {
-		t.Errorf("got %v, %v, want another look when the cache is up to date", result, err)
+	boundTo("self")(newer)
+	b.turns.queues.wrote(newer)
+	b.turns.queues.show(shown)
+	if _, err := b.look(t, "early"); err != nil || b.turn(t, "early").StateReason() != v1alpha1.TurnReasonWaitingForSession {
+		t.Errorf("the Turn is %q, %v, want it to wait for the one that is bound", b.turn(t, "early").StateReason(), err)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -74,6 +76,14 @@ func aheadOf(t *v1alpha1.Turn, mates []v1alpha1.Turn) *v1alpha1.Turn {
 		}
 	}
 	return last
+}
+
+// matesAhead is the Turn just ahead of this one in its Session, for a view.
+func (r *TurnReconciler) matesAhead(t *v1alpha1.Turn) []v1alpha1.Turn {
+	if m := r.queues.ahead(t); m != nil {
+		return []v1alpha1.Turn{*m}
+	}
+	return nil
 }
 
 // whenSessionBusy makes a Turn wait for the one ahead of it in its Session.
@@ -147,14 +157,12 @@ func whenHistoryLost(v view) (decision, bool) {
 // comes while another is comes back soon: a burst in one Session must not keep the workers waiting. Most Turns of a burst do not
 // get here, because they are not the first of their Session.
 func (r *TurnReconciler) enterAlone(ctx context.Context, v view) (_ view, d decision, leave func(), err error) {
-	key := client.ObjectKey{Namespace: v.turn.Namespace, Name: v.turn.Spec.SessionRef.Name}
+	key := sessionKey(v.turn)
 	if _, busy := r.sessions.LoadOrStore(key, nil); busy {
 		return v, decision{action: hold, after: staleInterval}, func() {}, nil
 	}
 	leave = func() { r.sessions.Delete(key) }
-	if v.mates, err = sessionMates(ctx, r.Client, key.Namespace, key.Name); err != nil {
-		return v, decision{}, leave, err
-	}
+	v.mates = r.matesAhead(v.turn)
 	if d = decide(v); d.action == admit {
 		d, err = r.enter(ctx, v, d)
 	}
@@ -172,11 +180,11 @@ func (r *TurnReconciler) enter(ctx context.Context, v view, d decision) (decisio
 	if v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
 		return d, nil
 	}
-	for i := range v.mates {
-		// Where API servers stamp creations by clocks that differ, a Turn may be older than one that was bound before it came.
-		if m := &v.mates[i]; m.UID != v.turn.UID && (r.wrote.IsStale(m) || m.BoundTo() == "" && r.slots.Holds(client.ObjectKeyFromObject(m))) {
-			return decision{action: hold, after: staleInterval}, nil
-		}
+	// Where API servers stamp creations by clocks that differ, a Turn may be older than one that was bound before it came. The queue
+	// shows that binding, unless the answer to it was lost.
+	last, known := r.queues.lastEntered(v.turn)
+	if !known || last != nil && last.BoundTo() == "" && r.slots.Holds(client.ObjectKeyFromObject(last)) {
+		return decision{action: hold, after: staleInterval}, nil
 	}
 	r.entering.RLock()
 	defer r.entering.RUnlock()
@@ -189,13 +197,14 @@ func (r *TurnReconciler) enter(ctx context.Context, v view, d decision) (decisio
 			return other, nil
 		}
 	}
+	r.queues.enter(v.turn)
 	return d, nil
 }
 
 // session reads the Session of a Turn, or makes it. It is nil if somebody else made it just now, or the namespace is being
 // deleted.
 func (r *TurnReconciler) session(ctx context.Context, t *v1alpha1.Turn) (*v1alpha1.Session, error) {
-	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
+	key := sessionKey(t)
 	s := &v1alpha1.Session{}
 	err := r.Live.Get(ctx, key, s)
 	if client.IgnoreNotFound(err) != nil {
@@ -214,60 +223,59 @@ func (r *TurnReconciler) session(ctx context.Context, t *v1alpha1.Turn) (*v1alph
 	return s, nil
 }
 
-// sessionMates are the unfinished Turns of a Session, itself included, as the cache has them: they must not be changed.
-func sessionMates(ctx context.Context, c client.Reader, namespace, session string) ([]v1alpha1.Turn, error) {
-	var turns v1alpha1.TurnList
-	err := c.List(ctx, &turns, client.InNamespace(namespace), client.MatchingFields{indexTurnSession: session}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("failed to list the turns of session %q: %w", session, err)
+// sessionEvents keeps the queues of the Sessions up to date, and then brings those Turns back that an event concerns. A new Turn of a
+// Session is brought here and not by the reconciler's own watch, so that its queue has it when it is looked at.
+func (r *TurnReconciler) sessionEvents() handler.EventHandler {
+	news, itself, others := queueOfSessionNews(), &handler.EnqueueRequestForObject{}, handler.EnqueueRequestsFromMapFunc(r.matesOf)
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q turnQueue) {
+			if t, ok := e.Object.(*v1alpha1.Turn); ok && t.Spec.SessionRef != nil {
+				r.queues.show(t)
+				itself.Create(ctx, e, q)
+			}
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q turnQueue) {
+			if t, ok := e.ObjectNew.(*v1alpha1.Turn); ok {
+				if e.ObjectOld.GetUID() != t.UID {
+					r.queues.forget(e.ObjectOld.GetUID())
+				}
+				r.queues.show(t)
+			}
+			if news.Update(e) {
+				others.Update(ctx, e, q)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q turnQueue) {
+			r.queues.forget(e.Object.GetUID())
+			others.Delete(ctx, e, q)
+		},
 	}
-	return turns.Items, nil
 }
 
 // matesOf maps a Turn that has left the queue of its Session, or whose place or state there has changed, to those that this
 // may concern: the first, which may now go, and the next after it, which named it. All others go on waiting for the same Turn.
-func (r *TurnReconciler) matesOf(ctx context.Context, o client.Object) []reconcile.Request {
+func (r *TurnReconciler) matesOf(_ context.Context, o client.Object) []reconcile.Request {
 	t, ok := o.(*v1alpha1.Turn)
 	if !ok || t.Spec.SessionRef == nil {
 		return nil
 	}
-	mates, err := sessionMates(ctx, r.Client, t.Namespace, t.Spec.SessionRef.Name)
-	if err != nil {
-		reportUnlisted(ctx, err)
-		return nil
+	first, next := r.queues.first(sessionKey(t), t)
+	if first == next {
+		return unbound(first)
 	}
-	first, next := firstAfter(nil, mates), firstAfter(t, mates)
-	var requests []reconcile.Request
-	for _, m := range []*v1alpha1.Turn{first, next} {
-		if m != nil && m.BoundTo() == "" && (m != first || len(requests) == 0) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
-		}
-	}
-	return requests
-}
-
-// firstAfter is the first Turn of a Session's queue that comes after this one, or of all.
-func firstAfter(t *v1alpha1.Turn, mates []v1alpha1.Turn) *v1alpha1.Turn {
-	var first *v1alpha1.Turn
-	for i := range mates {
-		m := &mates[i]
-		after := t == nil || (m.UID != t.UID && compareInSession(m, t) > 0)
-		if after && holdsSession(m) && (first == nil || compareInSession(m, first) < 0) {
-			first = m
-		}
-	}
-	return first
+	return append(unbound(first), unbound(next)...)
 }
 
 // firstOf maps a Session to the first Turn of its queue: all others wait for that one.
-func (r *TurnReconciler) firstOf(ctx context.Context, o client.Object) []reconcile.Request {
-	mates, err := sessionMates(ctx, r.Client, o.GetNamespace(), o.GetName())
-	if err != nil {
-		reportUnlisted(ctx, err)
+func (r *TurnReconciler) firstOf(_ context.Context, o client.Object) []reconcile.Request {
+	first, _ := r.queues.first(client.ObjectKeyFromObject(o), nil)
+	return unbound(first)
+}
+
+// unbound is a request for a Turn that no executor has, none if t is nil.
+func unbound(t *v1alpha1.Turn) []reconcile.Request {
+	if t == nil || t.BoundTo() != "" {
 		return nil
 	}
-	if m := firstAfter(nil, mates); m != nil && m.BoundTo() == "" {
-		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(m)}}
-	}
-	return nil
+	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(t)}}
 }

@@ -57,7 +57,8 @@ type TurnReconciler struct {
 	// entering is held while Turns are told what their Session says, and locked while a Session is deleted that none names.
 	entering sync.RWMutex
 	wrote    scheduler.Expectations
-	// sessions are those of which a Turn is being bound: see enterAlone.
+	// queues order the unfinished Turns of each Session. sessions are those of which a Turn is being bound: see enterAlone.
+	queues   sessionQueues
 	sessions sync.Map
 	seed     struct {
 		sync.Mutex
@@ -85,10 +86,10 @@ func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	options := retries()
 	options.MaxConcurrentReconciles, options.NewQueue = bindingsAtOnce, fairqueue.For(bindingsOfNamespace)
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&v1alpha1.Turn{}, builder.WithPredicates(turnNews())).
+		For(&v1alpha1.Turn{}, builder.WithPredicates(turnNews(), appearsAlone())).
 		Watches(&v1alpha1.Turn{}, r.slotEvents()).
 		Watches(&v1alpha1.Agent{}, r.agentEvents()).
-		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(r.matesOf), builder.WithPredicates(queueOfSessionNews())).
+		Watches(&v1alpha1.Turn{}, r.sessionEvents()).
 		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(r.relativesOf), builder.WithPredicates(concernsRelatives())).
 		Watches(&v1alpha1.ToolApproval{}, handler.EnqueueRequestsFromMapFunc(turnOf), builder.WithPredicates(decisionMade())).
 		Watches(&v1alpha1.Session{}, handler.EnqueueRequestsFromMapFunc(r.firstOf), builder.WithPredicates(sessionOpens())).
@@ -272,10 +273,8 @@ func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, erro
 	case !apierrors.IsNotFound(err):
 		return v, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef.Name, err)
 	}
-	if ref := t.Spec.SessionRef; ref != nil {
-		if v.mates, err = sessionMates(ctx, r.Client, t.Namespace, ref.Name); err != nil {
-			return v, err
-		}
+	if t.Spec.SessionRef != nil {
+		v.mates = r.matesAhead(t)
 	}
 	v.missing, err = missingConfigMap(ctx, r.Reader, t)
 	return v, err
@@ -399,6 +398,7 @@ func (r *TurnReconciler) updateStatus(ctx context.Context, t *v1alpha1.Turn) err
 		return err
 	}
 	r.wrote.Expect(t)
+	r.queues.wrote(t)
 	return nil
 }
 

@@ -92,7 +92,7 @@ type view struct {
 	// event will tell.
 	missing string
 	recheck time.Duration
-	// mates are the unfinished Turns of the Turn's Session, itself included; none if it has no Session. They are the cache's.
+	// mates are unfinished Turns of the Turn's Session, with the one just ahead of it if there is one. They are the cache's.
 	mates []v1alpha1.Turn
 	// waits is what has become of what a parked Turn waits for.
 	waits waits

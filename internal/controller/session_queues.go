@@ -1,0 +1,182 @@
+package controller
+
+import (
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// sessionQueues order the Turns of each Session, so that a look at one Turn does not list all others of its Session. The watch adds
+// and removes Turns. Status writes of this process only change those that are there, and the watch does not undo a newer write. So the
+// queues are at most as old as the cache; the write that binds a Turn decides, as its resource version must be the newest.
+//
+// A search takes logarithmic time, and a change of the order moves pointers in one slice. The zero value is ready to use, and safe for concurrent use. Turns are shared with the cache:
+// they must not be changed.
+type sessionQueues struct {
+	mu     sync.Mutex
+	turns  map[types.UID]*v1alpha1.Turn
+	queues map[client.ObjectKey]*sessionQueue // by Session
+}
+
+// sessionQueue has the Turns of one Session.
+type sessionQueue struct {
+	// unfinished is the number of its Turns, with those that keep no other waiting.
+	unfinished int
+	// order has the Turns that keep the later ones waiting, in the order of compareInSession.
+	order []*v1alpha1.Turn
+	// entered is the Turn that this process bound last, or tried to.
+	entered types.UID
+}
+
+// sessionKey is the Session of a Turn, which must have one.
+func sessionKey(t *v1alpha1.Turn) client.ObjectKey {
+	return client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
+}
+
+// show brings a Turn up to date as the watch has it.
+func (s *sessionQueues) show(t *v1alpha1.Turn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.put(t)
+}
+
+// wrote brings a Turn up to date as a write of this process returned it. One that the watch has not shown yet, or shows no more,
+// is left out: nothing would ever remove it.
+func (s *sessionQueues) wrote(t *v1alpha1.Turn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.turns[t.UID] != nil {
+		s.put(t.DeepCopy())
+	}
+}
+
+func (s *sessionQueues) put(t *v1alpha1.Turn) {
+	old := s.turns[t.UID]
+	if old != nil {
+		order, err := resourceversion.CompareResourceVersion(t.ResourceVersion, old.ResourceVersion)
+		if err == nil && order < 0 {
+			return
+		}
+	}
+	if t.Spec.SessionRef == nil || t.IsFinished() {
+		s.remove(t.UID)
+		return
+	}
+	if s.turns == nil {
+		s.turns, s.queues = map[types.UID]*v1alpha1.Turn{}, map[client.ObjectKey]*sessionQueue{}
+	}
+	q := s.queues[sessionKey(t)]
+	if q == nil {
+		q = &sessionQueue{}
+		s.queues[sessionKey(t)] = q
+	}
+	if old != nil {
+		q.drop(old)
+	} else {
+		q.unfinished++
+	}
+	s.turns[t.UID] = t
+	if holdsSession(t) {
+		at, _ := q.search(t)
+		q.order = slices.Insert(q.order, at, t)
+	}
+}
+
+// forget removes a Turn that the watch shows no more.
+func (s *sessionQueues) forget(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.remove(uid)
+}
+
+func (s *sessionQueues) remove(uid types.UID) {
+	t := s.turns[uid]
+	if t == nil {
+		return
+	}
+	delete(s.turns, uid)
+	q := s.queues[sessionKey(t)]
+	q.drop(t)
+	if q.unfinished--; q.unfinished == 0 {
+		delete(s.queues, sessionKey(t))
+	}
+}
+
+// ahead returns the Turn just ahead of this one in its Session, nil if it is the first. It need not be known.
+func (s *sessionQueues) ahead(t *v1alpha1.Turn) *v1alpha1.Turn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queues[sessionKey(t)]
+	if q == nil {
+		return nil
+	}
+	at, _ := q.search(t)
+	for at--; at >= 0; at-- {
+		if m := q.order[at]; m.UID != t.UID { // it may be known as it was, or as it is since
+			return m
+		}
+	}
+	return nil
+}
+
+// first returns the first Turn of a Session, and the first that comes after t, each nil if there is none. If t is nil, both are
+// the same.
+func (s *sessionQueues) first(session client.ObjectKey, t *v1alpha1.Turn) (first, next *v1alpha1.Turn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queues[session]
+	if q == nil || len(q.order) == 0 {
+		return nil, nil
+	}
+	at := 0
+	if t != nil {
+		at, _ = q.search(t)
+		if at < len(q.order) && q.order[at].UID == t.UID {
+			at++
+		}
+	}
+	if at < len(q.order) {
+		next = q.order[at]
+	}
+	return q.order[0], next
+}
+
+// lastEntered returns the Turn that entered the Session of t last, nil if that is t or has left. known is false if the watch has not
+// shown t yet, or shows it no more.
+func (s *sessionQueues) lastEntered(t *v1alpha1.Turn) (last *v1alpha1.Turn, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.turns[t.UID] == nil {
+		return nil, false
+	}
+	if last = s.turns[s.queues[sessionKey(t)].entered]; last != nil && last.UID == t.UID {
+		last = nil
+	}
+	return last, true
+}
+
+// enter notes that a Turn is about to be bound as the first of its Session.
+func (s *sessionQueues) enter(t *v1alpha1.Turn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q := s.queues[sessionKey(t)]; q != nil {
+		q.entered = t.UID
+	}
+}
+
+// drop removes a Turn from the order, if it is there.
+func (q *sessionQueue) drop(t *v1alpha1.Turn) {
+	if at, found := q.search(t); found {
+		q.order = slices.Delete(q.order, at, at+1)
+	}
+}
+
+// search returns the position of a Turn, or the position that it would have.
+func (q *sessionQueue) search(t *v1alpha1.Turn) (at int, found bool) {
+	return slices.BinarySearchFunc(q.order, t, compareInSession)
+}
