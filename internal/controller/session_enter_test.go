@@ -150,6 +150,17 @@ func TestAMateThatWasBoundAMomentAgoIsNotOverlooked(t *testing.T) {
 	}
 }
 
+// TestAMateThatWaitsKeepsNobodyOut: in a burst there is always one whose last write the cache does not show yet.
+func TestAMateThatWaitsKeepsNobodyOut(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, mate("late", -time.Second), mate("early", 0), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
+	newer := b.turn(t, "late")
+	newer.ResourceVersion = "1000000"
+	b.turns.wrote.Expect(newer)
+	if _, err := b.look(t, "early"); err != nil || b.turn(t, "early").BoundTo() != "self" {
+		t.Errorf("the first Turn is %q, %v, want it bound", b.turn(t, "early").StateReason(), err)
+	}
+}
+
 func TestTurnsOfASessionAreBroughtBack(t *testing.T) {
 	running := func(t *v1alpha1.Turn) { boundTo("e")(t) }
 	for name, tc := range map[string]struct {
