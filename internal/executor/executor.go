@@ -25,6 +25,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/quota"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -77,6 +78,8 @@ type Executor struct {
 	Provider func(*v1alpha1.ModelProvider) model.Provider
 	// Servers are the connections to ToolServers.
 	Servers toolbox.Servers
+	// Credentials are those that this process uses, by namespace: no run records them. nil for none.
+	Credentials *redact.Set
 	// Tools returns tools that Turns of an Agent are offered beside those of its spec; nil for none.
 	Tools func(context.Context, *v1alpha1.Agent) []tool.Tool
 	// ConfigMaps reads the ConfigMaps of a namespace.

@@ -62,7 +62,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	in.Opened = func(ctx context.Context, entries int64, ended bool) error {
 		return r.opened(ctx, finding{entries, ended}, &in, agent)
 	}
-	in.Cancel, in.Interrupt = r.cancelled, r.interrupt
+	in.Cancel, in.Interrupt, in.Redact = r.cancelled, r.interrupt, e.Credentials.In(t.Namespace)
 	in.Toolbox, in.Decide, in.Progress, in.Child = r.toolbox(agent), r.decide, r.progress.note, r.child
 	if in.Selection.Pinned, err = e.pinned(ctx, agent); err != nil {
 		return nil, err

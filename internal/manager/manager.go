@@ -25,8 +25,10 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/apiclock"
+	"github.com/capstan-dev/capstan/internal/barrier"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/skillfile"
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
@@ -62,8 +64,10 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if o.MaxConcurrentTurns == 0 {
 		o.MaxConcurrentTurns = limit.Turns()
 	}
+	credentials := redact.NewSet()
+	log = barrier.Log(log, credentials)
 	clock := apiclock.New(o.Hooks.clock(), metrics.ClockOffset, log.WithName("clock"))
-	p := &parts{options: o, memory: limit.NewBudget(), shared: at.shared(), now: clock.Now, local: o.Hooks.clock(), log: log}
+	p := &parts{options: o, memory: limit.NewBudget(), shared: at.shared(), now: clock.Now, local: o.Hooks.clock(), credentials: credentials, log: log}
 	if p.policy, err = o.netPolicy(); err != nil {
 		return err
 	}
@@ -109,7 +113,8 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if p.manager, err = newManager(o, p.config, leader, p.access, log); err != nil {
 		return err
 	}
-	p.events = p.manager.GetEventRecorder("capstan")
+	p.events = barrier.Events(p.manager.GetEventRecorder("capstan"), p.credentials)
+	p.client = barrier.Client(p.manager.GetClient(), p.credentials)
 	if err := p.identify(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // a start that was cut short by the stop has not failed
@@ -133,9 +138,11 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	p.approvals = approvalCheck(o, p.clientset, p.now, log)
 	read := secretReader(p.manager.GetAPIReader())
 	p.providers = providers.NewCache(read, time.Now, p.policy, p.memory)
+	p.providers.NoteIn(p.credentials)
 	defer p.providers.Close()
 	p.servers = toolservers.NewCache(read, p.policy, time.Now, log.WithName("tool-servers"))
 	p.servers.Share(p.memory)
+	p.servers.NoteIn(p.credentials)
 	metrics.Memory(p.memory)
 	defer p.servers.Close()
 	defer p.closeReads()
@@ -197,7 +204,7 @@ func (p *parts) add(ctx context.Context) (err error) {
 	if p.leaseAnnotations, err = p.addReads(ctx); err != nil {
 		return err
 	}
-	p.status = p.options.Hooks.status(p.manager.GetClient())
+	p.status = p.options.Hooks.status(p.client)
 	if p.options.has(RoleController) {
 		if err := p.addController(ctx); err != nil {
 			return err

@@ -26,6 +26,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store"
@@ -40,9 +41,9 @@ type parts struct {
 	clientset kubernetes.Interface
 	// access knows who may read journals and metrics.
 	access *access.Guard
-	// status writes the status of Turns.
-	status client.Client
-	store  store.Store
+	// client writes the status of all objects, and status that of Turns.
+	client, status client.Client
+	store          store.Store
 	// shared says that other processes may work with the store at the same time.
 	shared bool
 	// events tells people what concerns the process as a whole.
@@ -60,6 +61,8 @@ type parts struct {
 	// providers and servers are the connections of all roles.
 	providers *providers.Cache
 	servers   *toolservers.Cache
+	// credentials are those that the connections have, by namespace: nothing that this process writes may repeat them.
+	credentials *redact.Set
 	// reads serves journals; nil if nobody is to be served. leaseAnnotations say where.
 	reads            *readapi.Server
 	leaseAnnotations map[string]string
@@ -86,10 +89,10 @@ func (p *parts) addController(ctx context.Context) error {
 		return fmt.Errorf("--max-running-turns-per-namespace: %w", err)
 	}
 	turns := &controller.TurnReconciler{
-		Client: p.status, Events: mgr.GetEventRecorder("capstan"), Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
+		Client: p.status, Events: p.events, Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
 		Approvals: p.approvals, Ceiling: p.ceiling, Limits: limits,
 	}
-	turns.Executors = &controller.ExecutorReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: p.local, Namespace: o.Namespace, Turns: turns}
+	turns.Executors = &controller.ExecutorReconciler{Client: p.client, Live: mgr.GetAPIReader(), Now: p.local, Namespace: o.Namespace, Turns: turns}
 	if o.has(RoleExecutor) {
 		turns.Executors.Self = o.ExecutorName
 		turns.Executors.SelfStore = func() executor.StoreIdentity { return p.identity.Last().Identity }
@@ -97,11 +100,11 @@ func (p *parts) addController(ctx context.Context) error {
 	}
 	probeInterval := time.Duration(o.ProbeIntervalSeconds) * time.Second
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
-		&controller.PromptProfileReconciler{Client: mgr.GetClient(), Now: p.now, ConfigMaps: configMaps, Recheck: recheck},
-		&controller.ModelProviderReconciler{Client: mgr.GetClient(), Providers: p.providers, Now: p.now, ProbeInterval: probeInterval},
-		&controller.ToolServerReconciler{Client: mgr.GetClient(), Servers: p.servers, Now: p.now, ProbeInterval: probeInterval},
-		&controller.AgentReconciler{Client: mgr.GetClient(), Now: p.now, ConfigMaps: configMaps, ManagerSkills: p.skills, Recheck: recheck},
-		&controller.SessionReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: p.now, Turns: turns},
+		&controller.PromptProfileReconciler{Client: p.client, Now: p.now, ConfigMaps: configMaps, Recheck: recheck},
+		&controller.ModelProviderReconciler{Client: p.client, Providers: p.providers, Now: p.now, ProbeInterval: probeInterval},
+		&controller.ToolServerReconciler{Client: p.client, Servers: p.servers, Now: p.now, ProbeInterval: probeInterval},
+		&controller.AgentReconciler{Client: p.client, Now: p.now, ConfigMaps: configMaps, ManagerSkills: p.skills, Recheck: recheck},
+		&controller.SessionReconciler{Client: p.client, Live: mgr.GetAPIReader(), Now: p.now, Turns: turns},
 		turns,
 		turns.Executors,
 	} {
@@ -137,13 +140,13 @@ func (p *parts) addKeepers() error {
 	}
 	journals := &janitor.Janitor{
 		Store: p.store, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Namespaces: p.options.WatchNamespaces, Namespace: engine.Namespace,
-		Turns: mgr.GetClient(), Reference: engine.Reference, Retention: p.options.JournalRetention, Now: p.now, Log: p.log.WithName("janitor"), Charge: charger.Charge,
+		Turns: p.client, Reference: engine.Reference, Retention: p.options.JournalRetention, Now: p.now, Log: p.log.WithName("janitor"), Charge: charger.Charge,
 	}
 	if err := mgr.Add(journals); err != nil {
 		return err
 	}
 	return mgr.Add(&controller.FinishedTurns{
-		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Watcher: watcher, Namespaces: p.options.WatchNamespaces,
+		Client: p.client, Reader: mgr.GetAPIReader(), Watcher: watcher, Namespaces: p.options.WatchNamespaces,
 		Journals: journals, Now: p.now, Log: p.log.WithName("finished-turns"),
 	})
 }
@@ -170,12 +173,12 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	runs := &executor.Executor{
 		Name: o.ExecutorName, Capacity: o.MaxConcurrentTurns, Elected: !p.shared, Namespace: o.Namespace,
 		LeaseAnnotations: p.leaseAnnotations, Store: p.identity,
-		Client: p.status, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: p.clientset, Events: mgr.GetEventRecorder("capstan"),
+		Client: p.status, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: p.clientset, Events: p.events,
 		Engine: &turn.Engine{Journal: o.Hooks.journal(p.store), Now: p.now, Waiting: func(in turn.Input, err error, again time.Duration) {
 			log.Error(err, "Failed to write the journal of a turn, trying again",
 				"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())
 		}},
-		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers),
+		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
 		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Now: p.now, Grace: o.grace(), Log: log,
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/redact"
 )
 
 // TestNothingIsLeftOfDeletedProviders creates and deletes many, each with a connection, and with one more use by a Turn that outlives its
@@ -86,4 +87,35 @@ func TestNothingIsLeftOfDeletedProviders(t *testing.T) {
 	if n := c.Len(); n != 1 {
 		t.Errorf("the cache has %d entries, want that of the provider in use", n)
 	}
+}
+
+// TestCredentialsAreNotedWhileTheyAreKept follows the key of an object through a rotation, a new object of its name and its deletion.
+func TestCredentialsAreNotedWhileTheyAreKept(t *testing.T) {
+	const before, after, replaced = "key-of-yesterday-0123", "key-of-today-4567", "key-of-another-89ab"
+	w, c := newWorld(t, before)
+	known := redact.NewSet()
+	c.NoteIn(known)
+	p := object("http://one.example/v1")
+	text := before + " " + after + " " + replaced
+	expect := func(when, want string) {
+		t.Helper()
+		if got := known.Whole("demo", text); got != want {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+		if got := known.Whole("other", text); got != text {
+			t.Errorf("%s: another namespace has %q", when, got)
+		}
+	}
+	expect("before the first use", text)
+	mustGet(t, c, p)
+	expect("after the first use", "[redacted] "+after+" "+replaced)
+	w.set(func(w *world) { w.data["apiKey"], w.now = []byte(after), w.now.Add(time.Minute) })
+	mustGet(t, c, p)
+	expect("after a rotation", "[redacted] [redacted] "+replaced)
+	w.set(func(w *world) { w.data["apiKey"], w.now = []byte(replaced), w.now.Add(time.Minute) })
+	p.UID = "2"
+	mustGet(t, c, p)
+	expect("with another object of the name", before+" "+after+" [redacted]")
+	c.Forget(types.NamespacedName{Namespace: "demo", Name: "main"})
+	expect("after the deletion", text)
 }

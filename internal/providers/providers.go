@@ -40,6 +40,7 @@ type Cache struct {
 	now     func() time.Time
 	policy  *netpolicy.Policy
 	memory  *bytebudget.Budget
+	known   *redact.Set
 
 	mu      sync.Mutex
 	entries map[types.NamespacedName]*entry
@@ -64,6 +65,21 @@ type entry struct {
 func NewCache(secrets SecretReader, now func() time.Time, policy *netpolicy.Policy, memory *bytebudget.Budget) *Cache {
 	return &Cache{secrets: secrets, now: now, policy: policy, memory: memory, entries: map[types.NamespacedName]*entry{}}
 }
+
+// NoteIn has a set know the credentials of the providers for as long as the cache keeps them. It is called before the cache is used.
+func (c *Cache) NoteIn(known *redact.Set) { c.known = known }
+
+// note says which credentials an entry has. One that was forgotten meanwhile has none.
+func (c *Cache) note(key types.NamespacedName, e *entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.entries[key] == e {
+		c.known.Put(key.Namespace, owner(key), append(e.config.Secrets(), e.earlier...))
+	}
+}
+
+// owner names an object within its namespace.
+func owner(key types.NamespacedName) string { return "ModelProvider/" + key.Name }
 
 // Get returns the provider of an object, with credentials at most 10 s old, or older ones while the API server is away. It returns a *SecretError if they are not to
 // be had, or the error of reading them.
@@ -121,6 +137,7 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 		}
 		trusting.Earlier = e.earlier
 		e.provider, e.config, e.bundle = openai.New(trusting), config, bundle
+		c.note(key, e)
 	}
 	e.uid, e.version, e.read = p.UID, p.Generation, c.now()
 	return e.provider, nil
@@ -131,6 +148,7 @@ func (c *Cache) Forget(key types.NamespacedName) {
 	c.mu.Lock()
 	e := c.entries[key]
 	delete(c.entries, key)
+	c.known.Put(key.Namespace, owner(key), nil)
 	c.mu.Unlock()
 	if e == nil {
 		return

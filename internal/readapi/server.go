@@ -18,6 +18,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/access"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
@@ -54,6 +55,8 @@ type Options struct {
 	Turns client.Reader
 	// Access knows who has a token and what they may.
 	Access *access.Guard
+	// Credentials are those that this process uses, by namespace: no answer has them, also where a journal has them. nil for none.
+	Credentials *redact.Set
 	// Now is the time of day. It must be the real one: connections have deadlines.
 	Now func() time.Time
 	// Log of the server.

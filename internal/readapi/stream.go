@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/transcript"
@@ -44,11 +45,11 @@ func (s *Server) serveJournal(w http.ResponseWriter, r *http.Request, v visit) *
 	if st.follow, refused = flag(r, "follow"); refused != nil {
 		return refused
 	}
-	redact, refused := flag(r, "redact")
+	hideWords, refused := flag(r, "redact")
 	if refused != nil {
 		return refused
 	}
-	if redact {
+	if hideWords {
 		st.redactor = transcript.NewRedactor()
 	}
 	if after := r.URL.Query().Get("after"); after != "" {
@@ -207,6 +208,7 @@ func (st *stream) line(ctx context.Context, e journal.Entry) ([]byte, *Error) {
 	if e, err = turn.Expand(ctx, st.server.o.Journal, e); err != nil {
 		return nil, failureOf(err)
 	}
+	e.Payload = redact.JSON(e.Payload, st.server.o.Credentials.In(st.key.Namespace))
 	if st.redactor != nil {
 		if e, err = st.redactor.Redact(e); err != nil {
 			return nil, refuse(http.StatusInternalServerError, "%s", err)

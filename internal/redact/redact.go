@@ -35,11 +35,9 @@ type Redactor struct {
 
 // New returns a redactor of secrets; one of less than 4 bytes is not taken for one.
 func New(secrets ...string) *Redactor {
-	r := &Redactor{folded: map[string]bool{}}
-	for _, text := range slices.Compact(slices.Sorted(slices.Values(formsOf(secrets)))) {
-		f := newForm(text)
-		r.forms = append(r.forms, f)
-		r.longest = max(r.longest, len(f.text))
+	r := searching(secrets)
+	r.folded = map[string]bool{}
+	for _, f := range r.forms {
 		size := min(window, len(f.text))
 		windows := r.folded
 		if !f.folded {
@@ -51,6 +49,17 @@ func New(secrets ...string) *Redactor {
 		for i := range len(f.text) - size + 1 {
 			windows[string(f.text[i:i+size])] = true
 		}
+	}
+	return r
+}
+
+// searching returns a redactor of secrets for Whole alone: parts of secrets take far more room than the secrets.
+func searching(secrets []string) *Redactor {
+	r := &Redactor{}
+	for _, text := range slices.Compact(slices.Sorted(slices.Values(formsOf(secrets)))) {
+		f := newForm(text)
+		r.forms = append(r.forms, f)
+		r.longest = max(r.longest, len(f.text))
 	}
 	r.filter = newFilter(r.forms)
 	return r

@@ -17,6 +17,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/redact"
 )
 
 // TestNothingIsLeftOfDeletedServers creates and deletes many, each with a connection, and with one more use by a Turn that outlives its
@@ -33,6 +34,8 @@ func TestNothingIsLeftOfDeletedServers(t *testing.T) {
 	}, netpolicy.Permissive(), time.Now, logr.Discard())
 	c.idle = 50 * time.Millisecond
 	defer c.Close()
+	known := redact.NewSet()
+	c.NoteIn(known)
 	object := func(i int) *v1alpha1.ToolServer {
 		return &v1alpha1.ToolServer{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i)), Generation: 1},
@@ -67,6 +70,10 @@ func TestNothingIsLeftOfDeletedServers(t *testing.T) {
 	}
 	for range keep {
 		c.Sweep()
+	}
+	c.Sweep()
+	if got := known.Whole("demo", "token-0"); got != "token-0" {
+		t.Errorf("the token is still known, want it forgotten with its objects: %q", got)
 	}
 	deadline := time.After(20 * time.Second)
 	for {

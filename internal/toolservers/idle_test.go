@@ -16,6 +16,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
@@ -32,6 +33,8 @@ func TestAConnectionThatIsNotUsedIsGivenUp(t *testing.T) {
 	}, netpolicy.Permissive(), time.Now, logr.Discard())
 	c.idle = 50 * time.Millisecond
 	defer c.Close()
+	known := redact.NewSet()
+	c.NoteIn(known)
 	s := &v1alpha1.ToolServer{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "tickets", UID: "u1", Generation: 1}, Spec: v1alpha1.ToolServerSpec{
 		MCP: &v1alpha1.MCPEndpoint{URL: web.URL}, CredentialsRef: &v1alpha1.SecretKeyReference{Name: "tickets", Key: "token"},
 	}}
@@ -56,6 +59,9 @@ func TestAConnectionThatIsNotUsedIsGivenUp(t *testing.T) {
 			e.lock <- struct{}{}
 			gone = e.client == nil && e.settings.token == ""
 			e.unlock()
+		}
+		if got := known.Whole("demo", "token-0"); got != "token-0" {
+			t.Errorf("the token is still known, want it forgotten with its connection: %q", got)
 		}
 		if e.before(t.Context(), s) == nil {
 			t.Error("what is known of the tools is gone, want it kept for a server that is away")

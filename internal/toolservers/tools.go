@@ -47,9 +47,10 @@ func (c *Cache) Discover(ctx context.Context, s *v1alpha1.ToolServer) (Listing, 
 	if err != nil {
 		return Listing{}, err
 	}
+	clean := c.known.In(s.Namespace)
 	return Listing{
-		ServerName: cut(l.ServerName, 253), ServerVersion: cut(l.ServerVersion, 64), ProtocolVersion: cut(l.ProtocolVersion, 32),
-		Tools: e.offers(s, l), Hints: hints(l),
+		ServerName: cut(clean(l.ServerName), 253), ServerVersion: cut(clean(l.ServerVersion), 64), ProtocolVersion: cut(clean(l.ProtocolVersion), 32),
+		Tools: c.offers(e, s, l), Hints: hints(l),
 	}, nil
 }
 
@@ -100,7 +101,7 @@ func (c *Cache) Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool,
 	if l == nil {
 		return ofStatus(s), nil
 	}
-	return e.offers(s, l), nil
+	return c.offers(e, s, l), nil
 }
 
 // Current returns the tools of a server as it has them now. It asks the server, and takes no longer than the server's
@@ -118,7 +119,7 @@ func (c *Cache) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Too
 	if err != nil {
 		return nil, err
 	}
-	return e.offers(s, l), nil
+	return c.offers(e, s, l), nil
 }
 
 // Caller returns what calls a tool by the name that its server gives it. It never fails: a call of a tool that cannot be
@@ -159,12 +160,12 @@ func unusable(server string, err error) *tool.Error {
 }
 
 // offers returns what a list offers by what an object says of it.
-func (e *entry) offers(s *v1alpha1.ToolServer, l *mcp.Listing) []tool.Tool {
+func (c *Cache) offers(e *entry, s *v1alpha1.ToolServer, l *mcp.Listing) []tool.Tool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.known, e.knownUID = l, s.UID
 	if e.offeredAs != l || e.offeredFor != s.Generation || s.Generation == 0 {
-		e.offered, e.offeredAs, e.offeredFor = merge(s, l), l, s.Generation
+		e.offered, e.offeredAs, e.offeredFor = merge(s, l, c.known.In(s.Namespace)), l, s.Generation
 	}
 	return slices.Clone(e.offered)
 }
@@ -185,12 +186,22 @@ func (e *entry) before(ctx context.Context, s *v1alpha1.ToolServer) *mcp.Listing
 	return e.known
 }
 
-// merge adds what an object says of its tools to what its server says.
-func merge(s *v1alpha1.ToolServer, l *mcp.Listing) []tool.Tool {
+// merge adds what an object says of its tools to what its server says. redact returns a text without the credentials of the
+// namespace: a server may know those of another one. A tool that has one in its name could not be called, and is left out.
+func merge(s *v1alpha1.ToolServer, l *mcp.Listing, redact func(text string) string) []tool.Tool {
 	tools := make([]tool.Tool, 0, len(l.Tools))
 	for _, t := range l.Tools {
+		if redact(t.Name) != t.Name {
+			continue
+		}
+		schema := t.Schema
+		if clean := redact(string(schema)); clean != string(schema) {
+			if schema = json.RawMessage(clean); !json.Valid(schema) {
+				schema = anything
+			}
+		}
 		tools = append(tools, declared(s, tool.Tool{
-			Tool: prompt.Tool{Name: t.Name, Description: t.Description}, Schema: t.Schema, Effect: tool.Judge(declaredEffect(s, t.Name), t.Hints),
+			Tool: prompt.Tool{Name: t.Name, Description: redact(t.Description)}, Schema: schema, Effect: tool.Judge(declaredEffect(s, t.Name), t.Hints),
 		}))
 	}
 	return tools

@@ -46,6 +46,7 @@ type Cache struct {
 	now     func() time.Time
 	log     logr.Logger
 	memory  *bytebudget.Budget
+	known   *redact.Set
 	// idle is how long a connection is kept without use; 0 for mcp.DefaultIdle.
 	idle time.Duration
 
@@ -95,6 +96,21 @@ func NewCache(read secrets.Reader, policy *netpolicy.Policy, now func() time.Tim
 // later, so it is set before the cache is used.
 func (c *Cache) Share(memory *bytebudget.Budget) { c.memory = memory }
 
+// NoteIn has a set know the credentials of the connections for as long as the cache keeps them. It is called before the cache is used.
+func (c *Cache) NoteIn(known *redact.Set) { c.known = known }
+
+// note says which credentials an entry has. One that was forgotten meanwhile has none.
+func (c *Cache) note(e *entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.entries[e.key] == e {
+		c.known.Put(e.key.Namespace, owner(e.key), append(mcp.Secrets(e.settings.token, e.settings.headers), e.earlier...))
+	}
+}
+
+// owner names an object within its namespace.
+func owner(key types.NamespacedName) string { return "ToolServer/" + key.Name }
+
 // OnChange has f called when the tools of a server are found to differ from what they were, with the object's name. f returns
 // soon. It holds for connections that are made later, so it is set before the cache is used.
 func (c *Cache) OnChange(f func(types.NamespacedName)) {
@@ -117,6 +133,7 @@ func (c *Cache) Forget(key types.NamespacedName) {
 	c.mu.Lock()
 	e := c.entries[key]
 	delete(c.entries, key)
+	c.known.Put(key.Namespace, owner(key), nil)
 	c.mu.Unlock()
 	if e == nil {
 		return
@@ -161,6 +178,7 @@ func (c *Cache) cool(e *entry, client *mcp.Client) {
 	if e.client == client {
 		c.retire(client)
 		e.client, e.settings, e.earlier = nil, settings{}, nil
+		c.note(e)
 	}
 }
 
@@ -251,6 +269,7 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 			c.retire(e.client)
 		}
 		e.client, e.settings, e.earlier = client, settings, earlier
+		c.note(e)
 	}
 	e.uid, e.version, e.read = s.UID, s.Generation, c.now()
 	return e.client, nil

@@ -14,18 +14,7 @@ func (p *Provider) clean(text string) string { return p.redactor.Line(text, maxD
 
 // cleanReply takes the secrets out of all that the endpoint wrote. It must see the whole reply: a stream cuts a secret into pieces.
 func (p *Provider) cleanReply(reply *model.Reply) {
-	reply.Text, reply.Reasoning = p.redactor.Whole(reply.Text), p.redactor.Whole(reply.Reasoning)
-	renamed := false
-	for i := range reply.ToolCalls {
-		call := &reply.ToolCalls[i]
-		call.Name, call.Arguments = p.redactor.Whole(call.Name), p.redactor.Whole(call.Arguments)
-		if p.redactor.Whole(call.ID) != call.ID {
-			call.ID, renamed = "", true
-		}
-	}
-	if renamed {
-		model.IdentifyCalls(reply.ToolCalls, nil)
-	}
+	reply.Redact(p.redactor.Whole)
 }
 
 // redactorOf knows the key and the values of secret headers, and those of before.

@@ -75,9 +75,18 @@ func (in *Input) attempt(ctx context.Context, c *Candidate, q *question, r *Requ
 	reply, err := guarded(ctx, c, q, r.ID)
 	took := time.Since(begin).Milliseconds()
 	if err == nil {
+		reply.Redact(in.redacted)
 		return nil, in.replied(c, r, reply, took)
 	}
-	return in.failed(ctx, c, r, model.AsError(err), took)
+	return in.failed(ctx, c, r, model.AsError(err).Redacted(in.redacted), took)
+}
+
+// redacted is a text from outside as the Turn may have it.
+func (in *Input) redacted(text string) string {
+	if in.Redact == nil || text == "" {
+		return text
+	}
+	return in.Redact(text)
 }
 
 // requested names a request and journals that it is about to be sent.

@@ -272,7 +272,7 @@ func (in *Input) ending(step int, c placed, t *tool.Tool) ending {
 	return ending{
 		Finish: Finish{Step: step, CallID: c.call.ID, Name: c.call.Name}, place: c.place, nonce: in.Nonce,
 		note:    changed(in.State.repairsOf(step, c.call.ID), in.Nonce),
-		trusted: t != nil && t.Trusted, ends: t != nil && t.EndsTurn,
+		trusted: t != nil && t.Trusted, ends: t != nil && t.EndsTurn, redact: in.redacted,
 	}
 }
 

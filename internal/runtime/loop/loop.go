@@ -83,6 +83,9 @@ type Input struct {
 	KeepReasoning bool
 	// Interrupt is closed to ask the run to stop at the next safe point; nil never asks.
 	Interrupt <-chan struct{}
+	// Redact returns a text that models and tools wrote without the credentials that the Turn must not have. It is applied once, before
+	// the text is recorded: the journal, the state and all later messages have the same text. If Redact is nil, texts stay as they are.
+	Redact func(text string) string
 	// State is what the journal holds: Record adds to it.
 	State *State
 	// Record writes to the Turn's journal and returns when that would survive a crash, however long it takes. Its errors

@@ -37,6 +37,8 @@ type ending struct {
 	// note is Capstan's own word of the call, a line that stands before what is told of its result and outside of its fence; empty
 	// for none.
 	note string
+	// redact returns a text from outside without the credentials that the Turn must not have; nil for an end without such a text.
+	redact func(text string) string
 }
 
 // changed is the line that says how the arguments of a call were repaired; empty if they were not. The names in it are the
@@ -64,6 +66,9 @@ func (e ending) failed(o Outcome, class tool.Class, message string) journal.Reco
 
 // failedAs tells the model of an error as failed does, and then of what the other side has said, in its fence.
 func (e ending) failedAs(o Outcome, class tool.Class, message, said string) journal.Record {
+	if e.redact != nil {
+		message, said = e.redact(message), e.redact(said)
+	}
 	e.Outcome, e.Class = o, class
 	whole, most := fmt.Sprintf("error (%s): %s", class, message), maxErrorChars
 	if said != "" {
@@ -100,6 +105,9 @@ func (e ending) quoted(said string, out int) string {
 
 // succeeded tells the model of a result, within a fence if it came from outside.
 func (e ending) succeeded(r tool.Result) journal.Record {
+	if e.redact != nil {
+		r.Content = e.redact(r.Content)
+	}
 	e.Outcome, e.Bytes, e.Spent = Succeeded, int64(len(r.Content)), r.Spent
 	if e.ends {
 		e.EndsTurn, e.Text = true, strings.ToValidUTF8(r.Content[:min(len(r.Content), maxText)], "\uFFFD")

@@ -152,6 +152,7 @@ func (r *run) makePackCall(ctx context.Context, t tool.Tool, intent loop.Intent,
 	result, err := guardedCall(ctx, t, call)
 	finish.DurationMS = time.Since(begin).Milliseconds()
 	if err == nil {
+		result.Content = r.redacted(result.Content)
 		finish.Bytes = int64(len(result.Content))
 		return r.packed(finish, loop.Succeeded, "", packedContent(result.Content))
 	}
@@ -160,7 +161,15 @@ func (r *run) makePackCall(ctx context.Context, t tool.Tool, intent loop.Intent,
 	}
 	e := tool.AsError(err)
 	finish.Stack = tool.StackOf(err)
-	return errors.Join(r.packed(finish, loop.Failed, e.Class, e.Error()), context.Cause(ctx))
+	return errors.Join(r.packed(finish, loop.Failed, e.Class, r.redacted(e.Error())), context.Cause(ctx))
+}
+
+// redacted is a text from outside as the Turn may have it.
+func (r *run) redacted(text string) string {
+	if r.in.Redact == nil {
+		return text
+	}
+	return r.in.Redact(text)
 }
 
 // packed writes down what became of a call.

@@ -89,6 +89,9 @@ type Input struct {
 	Cancel <-chan struct{}
 	// Interrupt is closed to ask the run to stop at the next safe point; nil never asks.
 	Interrupt <-chan struct{}
+	// Redact returns a text that models and tools wrote without the credentials that the Turn must not have, before it is recorded. If
+	// Redact is nil, texts stay as they are.
+	Redact func(text string) string
 	// HoldAnswer is asked when the answer is in the journal: true stops the run there, as for a Turn that was suspended
 	// while the model worked. Otherwise an interrupted run that has its answer ends the Turn. nil is false.
 	HoldAnswer func() bool

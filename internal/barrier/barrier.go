@@ -1,0 +1,117 @@
+// Package barrier takes the credentials of a namespace out of all that a process writes about the objects of that namespace: status,
+// Events and log lines. It is the second barrier. The first are the adapters, each of which redacts the credential that its own server
+// was sent, and the engine, which redacts the texts of models and tools before it records them.
+package barrier
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/redact"
+)
+
+// Client returns a client that redacts the texts of a status when it updates one. known are the credentials of all namespaces.
+func Client(c client.Client, known *redact.Set) client.Client {
+	return &redacting{Client: c, known: known}
+}
+
+type redacting struct {
+	client.Client
+	known *redact.Set
+}
+
+// Status returns what writes a status.
+func (r *redacting) Status() client.SubResourceWriter {
+	return &statusWriter{SubResourceWriter: r.Client.Status(), known: r.known}
+}
+
+type statusWriter struct {
+	client.SubResourceWriter
+	known *redact.Set
+}
+
+// Update writes the status of an object, whose texts it redacts in place: the caller goes on with what it has written.
+func (w *statusWriter) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
+	clean := w.known.In(o.GetNamespace())
+	for _, text := range texts(o) {
+		*text = clean(*text)
+	}
+	if t, ok := o.(*v1alpha1.Turn); ok && t.Status.Result != nil && t.Status.Result.Data != nil {
+		data := t.Status.Result.Data
+		data.Raw = redact.JSON(data.Raw, clean)
+	}
+	return w.SubResourceWriter.Update(ctx, o, options...)
+}
+
+// texts are the parts of a status that may quote servers. Names, hashes, enums and numbers are not among them: an object must stay
+// the one that it is, whatever a credential looks like.
+func texts(o client.Object) []*string {
+	switch o := o.(type) {
+	case *v1alpha1.Turn:
+		all := messages(o.Status.Conditions)
+		if r := o.Status.Result; r != nil {
+			all = append(all, &r.Text, &r.Preview)
+			if r.Citations != nil {
+				all = append(all, elements(r.Citations.Local)...)
+			}
+		}
+		return all
+	case *v1alpha1.ToolServer:
+		s := &o.Status
+		all := append(messages(s.Conditions), &s.ServerName, &s.ServerVersion, &s.ProtocolVersion)
+		for i := range s.Tools {
+			all = append(all, &s.Tools[i].Description, &s.Tools[i].Unusable)
+		}
+		return all
+	case *v1alpha1.ModelProvider:
+		return messages(o.Status.Conditions)
+	case *v1alpha1.Agent:
+		return messages(o.Status.Conditions)
+	case *v1alpha1.PromptProfile:
+		return messages(o.Status.Conditions)
+	case *v1alpha1.Session:
+		return messages(o.Status.Conditions)
+	}
+	return nil
+}
+
+func messages(conditions []metav1.Condition) []*string {
+	all := make([]*string, 0, len(conditions))
+	for i := range conditions {
+		all = append(all, &conditions[i].Message)
+	}
+	return all
+}
+
+func elements(list []string) []*string {
+	all := make([]*string, 0, len(list))
+	for i := range list {
+		all = append(all, &list[i])
+	}
+	return all
+}
+
+// Events returns a recorder that redacts what Events say, by the namespace of the object that they are about.
+func Events(to events.EventRecorder, known *redact.Set) events.EventRecorder {
+	return &recorder{to, known}
+}
+
+type recorder struct {
+	to    events.EventRecorder
+	known *redact.Set
+}
+
+// Eventf emits an Event.
+func (r *recorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
+	text := fmt.Sprintf(note, args...)
+	if o, ok := regarding.(metav1.Object); ok {
+		text = r.known.Whole(o.GetNamespace(), text)
+	}
+	r.to.Eventf(regarding, related, kind, reason, action, "%s", text)
+}

@@ -1,0 +1,136 @@
+package barrier_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr/funcr"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/barrier"
+	"github.com/capstan-dev/capstan/internal/redact"
+)
+
+const key = "sk-never-to-be-seen-0123456789"
+
+func known() *redact.Set {
+	s := redact.NewSet()
+	s.Put("helpdesk", "ModelProvider/main", []string{key, "Failed", "support"})
+	return s
+}
+
+// everywhere are objects whose texts hold the key, and whose names and reasons look like credentials.
+func everywhere(namespace string) []client.Object {
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: "support"}
+	conditions := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Failed", Message: "it said " + key, LastTransitionTime: metav1.Now()}}
+	return []client.Object{
+		&v1alpha1.Turn{ObjectMeta: meta, Status: v1alpha1.TurnStatus{Conditions: conditions, Result: &v1alpha1.TurnResult{
+			Text: key, Preview: key, Data: &apiextensionsv1.JSON{Raw: []byte(`{"a":"` + key + `"}`)}, Citations: &v1alpha1.Citations{Local: []string{key}},
+		}, Executor: &v1alpha1.ExecutorBinding{Name: "support", Epoch: 1}}},
+		&v1alpha1.ToolServer{ObjectMeta: meta, Status: v1alpha1.ToolServerStatus{
+			Conditions: conditions, ServerName: key, ServerVersion: key, ProtocolVersion: key,
+			Tools: []v1alpha1.DiscoveredTool{{Name: "support", Description: key, Unusable: key}},
+		}},
+		&v1alpha1.ModelProvider{ObjectMeta: meta, Status: v1alpha1.ModelProviderStatus{Conditions: conditions}},
+		&v1alpha1.Agent{ObjectMeta: meta, Status: v1alpha1.AgentStatus{Conditions: conditions}},
+		&v1alpha1.PromptProfile{ObjectMeta: meta, Status: v1alpha1.PromptProfileStatus{Conditions: conditions}},
+		&v1alpha1.Session{ObjectMeta: meta, Status: v1alpha1.SessionStatus{Conditions: conditions}},
+	}
+}
+
+func TestClientRedactsStatus(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	for _, namespace := range []string{"helpdesk", "sales"} {
+		for _, o := range everywhere(namespace) {
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(o).WithStatusSubresource(o).Build()
+			if err := barrier.Client(c, known()).Status().Update(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			text := written(t, c, o)
+			if namespace == "sales" {
+				if !strings.Contains(text, key) || strings.Contains(text, "[redacted]") {
+					t.Errorf("%T of a namespace without the credential was changed: %s", o, text)
+				}
+				continue
+			}
+			if strings.Contains(text, key) || !strings.Contains(text, "it said [redacted]") {
+				t.Errorf("%T has the credential: %s", o, text)
+			}
+			if !strings.Contains(text, `"reason":"Failed"`) || !strings.Contains(text, `"name":"support"`) {
+				t.Errorf("%T must keep its names and reasons: %s", o, text)
+			}
+		}
+	}
+}
+
+// written is the status of an object as the API server has it.
+func written(t *testing.T, c client.Client, o client.Object) string {
+	t.Helper()
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+		t.Fatal(err)
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestEventsRedactsNotes(t *testing.T) {
+	to := events.NewFakeRecorder(2)
+	recorder := barrier.Events(to, known())
+	for _, namespace := range []string{"helpdesk", "sales"} {
+		recorder.Eventf(&v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}, nil, "Warning", "Failed", "Run", "%s: 100%%", key)
+	}
+	if got := <-to.Events; got != "Warning Failed [redacted]: 100%" {
+		t.Errorf("the Event is %q", got)
+	}
+	if got := <-to.Events; got != "Warning Failed "+key+": 100%" {
+		t.Errorf("the Event of another namespace is %q", got)
+	}
+}
+
+func TestLogRedactsLinesOfTheNamespace(t *testing.T) {
+	var line string
+	log := barrier.Log(funcr.New(func(_, args string) { line = args }, funcr.Options{}), known())
+	wrong := errors.New("it said " + key)
+	for name, tc := range map[string]struct {
+		write  func()
+		hidden bool
+	}{
+		"an error about a turn": {func() { log.Error(wrong, "Failed", "turn", types.NamespacedName{Namespace: "helpdesk", Name: "one"}) }, true},
+		"a value":               {func() { log.Info("Failed", "turn", types.NamespacedName{Namespace: "helpdesk"}, "cause", key) }, true},
+		"an error as a value":   {func() { log.Info("Failed", "namespace", "helpdesk", "cause", wrong) }, true},
+		"values of the logger":  {func() { log.WithName("x").WithValues("toolServer", "helpdesk/desk").Info("Failed", "cause", key) }, true},
+		"an object": {func() {
+			log.Error(wrong, "Failed", "object", &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk"}})
+		}, true},
+		"another namespace":        {func() { log.Error(wrong, "Failed", "namespace", "sales") }, false},
+		"no namespace":             {func() { log.Error(wrong, "Failed") }, false},
+		"a text that has no place": {func() { log.Info("Failed", "cause", key+"/helpdesk") }, false},
+	} {
+		tc.write()
+		if got := !strings.Contains(line, "it said "+key) && !strings.Contains(line, `"cause"="`+key); got != tc.hidden {
+			t.Errorf("%s: hidden is %t: %s", name, got, line)
+		}
+		if !strings.Contains(line, `"msg"="Failed"`) {
+			t.Errorf("%s: the message must stay: %s", name, line)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package redact_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/redact"
+)
+
+func TestSetKnowsCredentialsOfOneNamespace(t *testing.T) {
+	s := redact.NewSet()
+	s.Put("team-a", "ModelProvider/main", []string{secret})
+	s.Put("team-a", "ToolServer/main", []string{token, "abc"})
+	s.Put("team-b", "ModelProvider/main", []string{"another-key-0123456789"})
+	text := secret + " " + strings.Join(strings.Split(token, ""), "\u200b") + " abc another-key-0123456789"
+	for namespace, want := range map[string]string{
+		"team-a": "[redacted] [redacted] abc another-key-0123456789",
+		"team-b": secret + " " + strings.Join(strings.Split(token, ""), "\u200b") + " abc [redacted]",
+		"team-c": text,
+	} {
+		if got := s.Whole(namespace, text); got != want {
+			t.Errorf("in %s: %q, want %q", namespace, got, want)
+		}
+	}
+}
+
+func TestSetFollowsItsObjects(t *testing.T) {
+	const before, after = "key-of-yesterday-0123", "key-of-today-4567"
+	s := redact.NewSet()
+	clean := s.In("team-a")
+	if got := clean(before); got != before {
+		t.Errorf("an empty set has changed the text to %q", got)
+	}
+	s.Put("team-a", "ModelProvider/main", []string{before})
+	if got := clean(before + " " + after); got != "[redacted] "+after {
+		t.Errorf("with the first key: %q", got)
+	}
+	s.Put("team-a", "ModelProvider/main", []string{after, before}) // as after a rotation: a server may still repeat the old one
+	if got := clean(before + " " + after); got != "[redacted] [redacted]" {
+		t.Errorf("after a rotation: %q", got)
+	}
+	s.Put("team-a", "ToolServer/main", []string{before})
+	s.Put("team-a", "ModelProvider/main", nil)
+	if got := clean(before + " " + after); got != "[redacted] "+after {
+		t.Errorf("after the ModelProvider is gone: %q", got)
+	}
+	s.Put("team-a", "ToolServer/main", nil)
+	s.Put("team-a", "ToolServer/other", nil)
+	if got := clean(before + " " + after); got != before+" "+after {
+		t.Errorf("after all are gone: %q", got)
+	}
+	var none *redact.Set
+	none.Put("team-a", "ModelProvider/main", []string{before})
+	if got := none.In("team-a")(before); got != before {
+		t.Errorf("without a set: %q", got)
+	}
+}
+
+// TestSetIsSafe changes a set while others read it; the race detector judges.
+func TestSetIsSafe(t *testing.T) {
+	s := redact.NewSet()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 50 {
+			s.Put("team-a", "ModelProvider/main", []string{fmt.Sprintf("some-key-%d", i%2), secret})
+		}
+	}()
+	s.Put("team-a", "ToolServer/main", []string{secret})
+	for range 50 {
+		if got := s.Whole("team-a", secret); got != "[redacted]" {
+			t.Errorf("%q", got)
+		}
+	}
+	<-done
+}
+
+func TestJSON(t *testing.T) {
+	clean := redact.New(token, `"},{"`).Whole
+	for name, tc := range map[string]struct{ document, want string }{
+		"nothing":                  {`{ "b":1,  "a":"<x>" }`, `{ "b":1,  "a":"<x>" }`},
+		"a string":                 {`{"b":1e3,"a":["Super\u0026Secret/Token+12345<\"%41>","<&>"]}`, `{"a":["[redacted]","<&>"],"b":1e3}`},
+		"the name of a member":     {`{"Super&Secret/Token+12345<\"%41>":true}`, `{"[redacted]":true}`},
+		"what looks like its form": {`[{"a":"b"},{"c":"d"}]`, `[{"a":"b"},{"c":"d"}]`},
+		"no JSON":                  {`Super&Secret/Token+12345<"%41>!`, `"[redacted]!"`},
+	} {
+		if got := string(redact.JSON([]byte(tc.document), clean)); got != tc.want {
+			t.Errorf("%s: %s, want %s", name, got, tc.want)
+		}
+	}
+}
+
+// BenchmarkSet is a scan of a text without a match, by how many credentials the namespace has.
+func BenchmarkSet(b *testing.B) {
+	for _, size := range []int{200, 4 << 10, 1 << 20} {
+		text := strings.Repeat(`{"id":12345,"title":"A title \u0026 more","text":"Lorem ipsum dolor sit amet."},`, size/80+1)[:size]
+		for _, count := range []int{0, 1, 100, 1000} {
+			s := redact.NewSet()
+			for i := range count {
+				s.Put("team-a", fmt.Sprintf("ModelProvider/%d", i), []string{fmt.Sprintf("sk-%d-%d", i*7654321, i), fmt.Sprintf("short%d", i)})
+			}
+			b.Run(fmt.Sprintf("%d bytes/%d objects", size, count), func(b *testing.B) {
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				for b.Loop() {
+					if s.Whole("team-a", text) != text {
+						b.Fatal("the text has no credential")
+					}
+				}
+			})
+		}
+	}
+}
