@@ -10,7 +10,8 @@
 //
 // Nobody waits for bytes of a pool while holding bytes of the same pool or of a later one: conversations and listings come first, then
 // replies and results. Who holds a reply or a result needs no further bytes until it is given back, so every wait ends. Who needs more
-// of what it holds already asks with Resize, which does not wait: who is refused gives all of it back, and waits with nothing.
+// of what it holds already asks with Resize, which does not wait: who is refused gives all of it back, and waits with nothing. So does
+// who holds a reply and counts it with its conversation.
 package bytebudget
 
 import (
@@ -28,7 +29,7 @@ const (
 	Listings Kind = "listings"
 	// Conversations are the messages of running Turns: their requests, histories, replies and results of tools so far.
 	Conversations Kind = "conversations"
-	// Replies are those of models that are being read.
+	// Replies are those of models, from the reading on: until they count as conversations, and answers until their Turns are written.
 	Replies Kind = "replies"
 	// Results are answers of tool servers that are being read.
 	Results Kind = "results"

@@ -59,6 +59,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	}
 	in.Timeout = translate.Left(t, in.Limit, now)
 	in.Entries, in.BeforeEffect, in.Hold = &r.entries, r.beforeEffect, r.hold
+	in.Keep = r.keep
 	in.Opened = func(ctx context.Context, entries int64, ended bool) error {
 		return r.opened(ctx, finding{entries, ended}, &in, agent)
 	}

@@ -65,6 +65,15 @@ func (r *run) hold(bytes int64) error {
 	return &shortError{min(want+stepRoom*perByte, most), fmt.Errorf("failed to hold a conversation of %d bytes: %w", bytes, bytebudget.ErrShort)}
 }
 
+// keep keeps the memory of a reply that is in the journal, and gives back that of the one before; release is nil for none. No request
+// is sent and no call made meanwhile: who waits for memory of that kind must hold none.
+func (r *run) keep(release func()) {
+	if r.reply != nil {
+		r.reply()
+	}
+	r.reply = release
+}
+
 func (r *run) memoryAccount() bytebudget.Account {
 	return r.executor.Memory.Account(r.turn.Namespace, bytebudget.Conversations)
 }

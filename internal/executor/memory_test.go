@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -123,5 +124,70 @@ func TestATurnThatWaitsForMemoryCanBeStopped(t *testing.T) {
 	e.all.Wait()
 	if got := stored(t, e); got.BoundTo() != "" || got.StateReason() != v1alpha1.TurnReasonPending {
 		t.Errorf("the Turn is %s and bound to %q, want it handed back", got.StateReason(), got.BoundTo())
+	}
+}
+
+// heldReplies is a model whose replies hold memory until they are released, as those of an endpoint do. It asks for memory of replies
+// itself, and waits for it: a Turn that kept the memory of its last reply would wait for itself.
+type heldReplies struct {
+	*longReplies
+	account bytebudget.Account
+	bytes   int64
+}
+
+func (m *heldReplies) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
+	held, err := m.account.Reserve(ctx, m.bytes)
+	if err != nil {
+		return model.Reply{}, &model.Error{Kind: model.Overloaded, Message: err.Error()}
+	}
+	reply, err := m.longReplies.Generate(ctx, req)
+	reply.Release = held.Release
+	return reply, err
+}
+
+// TestAReplyHoldsMemoryUntilItsTurnHasEnded: what was read counts until its Turn is written to the API server with its answer, and while
+// tools are called it counts with the conversation alone.
+func TestAReplyHoldsMemoryUntilItsTurnHasEnded(t *testing.T) {
+	m := &longReplies{steps: 3, bytes: 200 << 10}
+	e := longWinded(t, m, 16<<20)
+	account := e.Memory.Account("helpdesk", bytebudget.Replies)
+	held := &heldReplies{longReplies: m, account: account, bytes: account.Most()}
+	e.Provider = func(*v1alpha1.ModelProvider) model.Provider { return held }
+	use := func() (replies, conversations int64) {
+		return e.Memory.Use(bytebudget.Replies).Bytes, e.Memory.Use(bytebudget.Conversations).Bytes
+	}
+	called := 0
+	tools := e.Tools
+	e.Tools = func(ctx context.Context, a *v1alpha1.Agent) []tool.Tool {
+		all := tools(ctx, a)
+		all[0].Caller = tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+			called++
+			if replies, conversations := use(); replies != 0 || conversations < int64(called*m.bytes*perByte-freeConversation*perByte) {
+				t.Errorf("call %d: %d bytes are held for replies and %d for the conversation, want none and three times its length", called, replies, conversations)
+			}
+			return tool.Result{Content: "fine"}, nil
+		})
+		return all
+	}
+	var ends int
+	e.Client = interceptor.NewClient(e.Client.(client.WithWatch), interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			if turn, ok := o.(*v1alpha1.Turn); ok && turn.Status.StopReason != "" {
+				ends++
+				if replies, _ := use(); replies != held.bytes {
+					t.Errorf("while the answer is written %d bytes are held for it, want %d", replies, held.bytes)
+				}
+			}
+			return c.SubResource(sub).Update(ctx, o, opts...)
+		},
+	})
+	if got := runs(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
+		t.Errorf("the Turn is %s: %s", got.StateReason(), got.Status.Conditions[0].Message)
+	}
+	if replies, conversations := use(); replies != 0 || conversations != 0 {
+		t.Errorf("the Turn has ended, and %d bytes are held for replies and %d for conversations", replies, conversations)
+	}
+	if called != m.steps || ends != 1 {
+		t.Errorf("%d calls and %d ends, want %d and 1", called, ends, m.steps)
 	}
 }

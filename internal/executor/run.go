@@ -40,6 +40,8 @@ type run struct {
 	progress progress
 	// memory is what the run holds of the budget, nil for nothing. The run's goroutine alone uses it.
 	memory *bytebudget.Reservation
+	// reply releases the memory of the newest reply, nil where none is kept. The run's goroutine alone uses it.
+	reply func()
 	// abandon ends the life of the run at once, for a cause; its Turn goes on elsewhere or is gone.
 	abandon context.CancelCauseFunc
 	// cancelled is closed when the Turn was cancelled: the run ends it.
@@ -101,9 +103,11 @@ func (r *run) key() client.ObjectKey { return client.ObjectKeyFromObject(r.turn)
 func (r *run) run(ctx context.Context) {
 	r.progress.begin(ctx, r.turn, r.writeProgress)
 	result, err := r.execute(ctx)
-	r.memory.Release()
 	r.turn = r.progress.stop()
 	r.conclude(ctx, result, err)
+	// Not before: the result has the text of the answer until it is written.
+	r.keep(nil)
+	r.memory.Release()
 }
 
 // conclude writes what became of the Turn, as far as it is still this run's. It is apart from run, so that nothing of it is held
@@ -167,14 +171,16 @@ func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 	cancelled := r.cancelled
 	for {
 		result, err := r.attempt(ctx)
+		if err == nil {
+			return result, nil
+		}
+		r.keep(nil) // the next attempt reads the reply from the journal
 		if short, isShort := errors.AsType[*shortError](err); isShort {
 			if err = r.awaitMemory(ctx, short); err == nil {
 				continue
 			}
 		}
 		switch {
-		case err == nil:
-			return result, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case isFinal(err):

@@ -119,7 +119,7 @@ func (l Limit) Turns() int {
 const minPassing = 10 * mebibyte
 
 // NewBudget returns what namespaces share: a third of the memory beyond 56 MiB, which is what the Turns leave. Two thirds of that are for
-// listings of tools and for conversations, at least 8 MiB, and one third for replies and results that are being read, at least 10 MiB.
+// listings of tools and for conversations, at least 8 MiB, and one third for replies and results that pass through, at least 10 MiB.
 func (l Limit) NewBudget() *bytebudget.Budget {
 	return bytebudget.New(l.shares())
 }

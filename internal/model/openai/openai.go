@@ -91,6 +91,7 @@ func (p *Provider) Generate(ctx context.Context, req model.Request) (model.Reply
 		return model.Reply{}, p.classify(ctx, err, note, reply)
 	}
 	p.cleanReply(&reply)
+	reply.Release = note.room.handOver()
 	return reply, nil
 }
 

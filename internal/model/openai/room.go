@@ -15,7 +15,7 @@ const (
 	replyRoom = MaxEventBytes + MaxReplyBytes
 )
 
-// room is the memory that a long reply holds while it is read. One goroutine uses it.
+// room is the memory that a long reply holds while it is read, and until who gets it gives that back. One goroutine uses it.
 type room struct {
 	account bytebudget.Account
 	held    *bytebudget.Reservation
@@ -41,5 +41,14 @@ func (r *room) hold(w *watch, bytes int) error {
 	return nil
 }
 
-// release gives the memory back.
+// release gives the memory back, unless it was handed over.
 func (r *room) release() { r.held.Release() }
+
+// handOver leaves the memory to who has the reply: it returns what gives it back, nil where there is none.
+func (r *room) handOver() (release func()) {
+	if r.held.Bytes() == 0 {
+		return nil
+	}
+	release, r.held = r.held.Release, nil
+	return release
+}

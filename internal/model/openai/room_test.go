@@ -39,6 +39,12 @@ func TestLongRepliesTakeTurns(t *testing.T) {
 		})
 		defer p.Close()
 		reply, err := p.Generate(t.Context(), request("hello"))
+		if held := budget.Use(bytebudget.Replies).Bytes; err == nil && (reply.Release != nil) != (url == slow) || reply.Release != nil && held == 0 {
+			err = fmt.Errorf("who gets the reply holds none of %d bytes, or a short one holds some", held)
+		}
+		if reply.Release != nil {
+			defer reply.Release()
+		}
 		if err == nil && url == slow && len(reply.Text) != long {
 			err = fmt.Errorf("the reply has %d bytes, want %d", len(reply.Text), long)
 		}

@@ -95,14 +95,22 @@ func (in *Input) requested(r *Request) error {
 	return in.Record(journal.Record{Kind: journal.ModelRequested, Payload: *r})
 }
 
-// replied journals the reply to a request.
+// replied journals the reply to a request. The memory of the reply is held until then, and by Keep from then on.
 func (in *Input) replied(c *Candidate, r *Request, given *model.Reply, took int64) error {
 	reply := in.kept(*given, r.Purpose)
 	reply.Usage = usageOfReply(r, given)
-	return in.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
+	err := in.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
 		DurationMS: took, Last: r.Purpose == ForStep && in.isLast(r.Step, reply),
 	}})
+	switch {
+	case given.Release == nil:
+		return err
+	case err != nil || in.Keep == nil:
+		given.Release()
+		return err
+	}
+	return in.Keep(given.Release)
 }
 
 // failed journals the failure of a request, and returns it, or an error that stops the run.

@@ -91,6 +91,9 @@ type Input struct {
 	// Record writes to the Turn's journal and returns when that would survive a crash, however long it takes. Its errors
 	// end the run.
 	Record func(...journal.Record) error
+	// Keep is given what releases the memory of a reply that is in the journal now, and calls it before anything else is asked for or
+	// called. Its error ends the run. If Keep is nil, that memory is released at once.
+	Keep func(release func()) error
 	// NextSeq is the place that the next entry of the journal will have.
 	NextSeq func() int64
 	// Abandoned says whether the run was given up while its Turn goes on elsewhere. What has not ended then stays open.

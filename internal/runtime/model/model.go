@@ -9,7 +9,7 @@ import (
 
 // Provider sends one request to one endpoint.
 //
-// Generate returns the whole reply, or an *Error that says what kind of failure it was, with the usage the endpoint
+// Generate returns the whole reply, which may hold memory until its Release is called, or an *Error that says what kind of failure it was, with the usage the endpoint
 // reported if it reported any. It bounds what it keeps of a reply: a longer one is cut off. It stops promptly when ctx ends, returns then an *Error of kind Cancelled or Timeout,
 // and leaves nothing running behind. It never retries: the loop does. It is safe for concurrent use.
 type Provider interface {
@@ -123,6 +123,9 @@ type Reply struct {
 	// Received is how many bytes of text, reasoning and arguments came of a reply that is too long, kept or not, where the endpoint
 	// reported no usage; else 0. It is not journalled: an estimate of the usage is made of it at once.
 	Received int64 `json:"-"`
+	// Release gives back the memory that a long reply holds; nil where it holds none. Who gets the reply calls it once, when the reply
+	// is counted elsewhere or no longer held. Until then nobody waits for memory of another reply or result.
+	Release func() `json:"-"`
 }
 
 // Usage counts tokens.

@@ -100,7 +100,7 @@ func (r *run) loopInput(start int) *loop.Input {
 		TurnUID: r.in.UID, Chain: r.in.Chain, Start: start, Prepare: r.prepare, Tools: r.tools(), Offered: r.offers, Limits: r.in.Limits,
 		Policy: r.in.Policy, Nonce: r.exposed().Nonce, Now: r.engine.Now, Decide: r.in.Decide, Output: r.output,
 		Context: r.in.Context, Reflect: r.reflects(), KeepReasoning: r.in.KeepReasoning,
-		Interrupt: r.in.Interrupt, Redact: r.in.Redact, State: &r.past.loop, Record: r.record, NextSeq: r.log.Next,
+		Interrupt: r.in.Interrupt, Redact: r.in.Redact, State: &r.past.loop, Record: r.record, Keep: r.keep, NextSeq: r.log.Next,
 		Abandoned: func() bool { return r.life.Err() != nil },
 	}
 }

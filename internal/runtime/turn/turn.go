@@ -69,9 +69,14 @@ type Input struct {
 	Opened func(ctx context.Context, entries int64, ended bool) error
 	// Entries is kept at the number of entries that the journal is known to have. It may be nil.
 	Entries *atomic.Int64
-	// Hold is called with about how many bytes the Turn's conversation has: while the journal is read, and before each request. Its error
-	// ends the run, at a safe point; a *TooLargeError before a request ends the Turn. If Hold is nil, there is no bound.
+	// Hold is called with about how many bytes the Turn's conversation has: while the journal is read, when a long reply
+	// goes on with calls, and before each request. Its error
+	// ends the run, at a safe point; a *TooLargeError ends the Turn, but for one while the journal is read. If Hold is nil, there is no bound.
 	Hold func(bytes int64) error
+	// Keep is given what releases the memory of a long reply that is in the journal, and nil once Hold has counted it. An answer's is
+	// kept beyond the end of the run, as the result has its text. Keep releases what it was given before. If Keep is nil, that memory is
+	// released when the reply is in the journal.
+	Keep func(release func())
 	// BeforeEffect is called before the first call, in this run, of a tool that is not ReadOnly is recorded. An error ends the
 	// run, and the call is not made. It may be nil.
 	BeforeEffect func(ctx context.Context) error
@@ -240,6 +245,31 @@ func (r *run) hold(bytes int64) error {
 	return r.in.Hold(bytes)
 }
 
+// keep keeps the memory of a reply, which is in the journal now, until what it asks for is done next: calls need memory of their own.
+func (r *run) keep(release func()) error {
+	if r.in.Keep == nil {
+		release()
+		return nil
+	}
+	r.in.Keep(release)
+	r.kept = true
+	if last := r.past.loop.LastStep(); last != nil && len(last.Reply.ToolCalls) > 0 {
+		return r.settle()
+	}
+	return nil
+}
+
+// settle counts the newest reply with the conversation, if its memory is kept, and gives that back.
+func (r *run) settle() error {
+	if !r.kept {
+		return nil
+	}
+	r.kept = false
+	err := r.hold(r.bytes)
+	r.in.Keep(nil)
+	return err
+}
+
 // TooLargeError is a conversation that has more bytes than one Turn may hold.
 type TooLargeError struct {
 	// Message says so, with a remedy.
@@ -284,6 +314,8 @@ type run struct {
 	past past
 	// bytes is how many the payloads of the journal have by now.
 	bytes int64
+	// kept is true while the memory of the newest reply is kept.
+	kept bool
 	// resumes is how many runs before this one have done something and did not end with a wait.
 	resumes int
 	// input is what messages are made of, nil before the first are, and number that of the Turn in its Session.
@@ -345,6 +377,11 @@ func (r *run) work() (ctx context.Context, stop func()) {
 
 // record writes to the journal, and then says what the Turn has done by now.
 func (r *run) record(records ...journal.Record) error {
+	if !slices.ContainsFunc(records, isEnd) {
+		if err := r.settle(); err != nil {
+			return err
+		}
+	}
 	if err := r.announce(records); err != nil {
 		return err
 	}
@@ -374,6 +411,9 @@ func (r *run) announce(records []journal.Record) error {
 	r.affects = true
 	return nil
 }
+
+// isEnd reports whether a record ends its Turn.
+func isEnd(e journal.Record) bool { return e.Kind == journal.Finalized }
 
 // hasEffect reports whether a record is the intent to call a tool that is not ReadOnly.
 func hasEffect(e journal.Record) bool {
