@@ -15,8 +15,9 @@ import (
 // IdempotencyKey is the member of a call's _meta that names the call for ever, for servers that can use it.
 const IdempotencyKey = "capstan.dev/idempotencyKey"
 
-// Call calls a tool by the name that the server gives it. The error is a *tool.Error. A call is sent once, and once more only
-// if the server had surely not taken the first: because the session was over.
+// Call calls a tool by the name that the server gives it. The error is a *tool.Error. A call is sent once. If the session was over,
+// it is sent once more in a new one: a repeatable call always, any other only if nothing of the first was sent. What a server says
+// of the session in answer to a call does not prove that it has not made the call.
 func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Result, error) {
 	done, err := c.use()
 	if err != nil {
@@ -32,18 +33,18 @@ func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Re
 		params.Meta = sdk.Meta{IdempotencyKey: call.IdempotencyKey}
 	}
 	for again := true; ; again = false {
-		result, lost, err := c.attempt(ctx, name, params)
+		result, lost, err := c.attempt(ctx, name, params, call.Repeatable)
 		if !lost || !again || ctx.Err() != nil {
 			return result, err
 		}
 	}
 }
 
-// attempt calls a tool once. Lost means that the server had not taken the call, because the session was over.
-func (c *Client) attempt(ctx context.Context, name string, params *sdk.CallToolParams) (result tool.Result, lost bool, err error) {
+// attempt calls a tool once. Lost means that the call may be sent again, because the session was over.
+func (c *Client) attempt(ctx context.Context, name string, params *sdk.CallToolParams, repeatable bool) (result tool.Result, lost bool, err error) {
 	ex := &exchange{}
 	defer ex.end()
-	s, _, err := c.connected(ctx, true)
+	s, err := c.alive(ctx, repeatable)
 	if err != nil {
 		return tool.Result{}, false, c.failure(ctx, ex, err)
 	}
@@ -63,8 +64,30 @@ func (c *Client) attempt(ctx context.Context, name string, params *sdk.CallToolP
 	if lost = isLost(err, ex); lost {
 		s.lost.Store(true)
 		c.drop(s)
+		if !repeatable && ex.sent.Load() {
+			return tool.Result{}, false, c.doubtful(err)
+		}
 	}
 	return tool.Result{}, lost, c.failure(ctx, ex, err)
+}
+
+// alive returns a session for a call. A call that must not be made twice must not be what finds out that the session is over, so
+// that a ping asks the server before. Whatever else becomes of the ping, the call is made.
+func (c *Client) alive(ctx context.Context, repeatable bool) (*session, error) {
+	s, made, err := c.connected(ctx, true)
+	if err != nil || made || repeatable || s.ID() == "" {
+		return s, err
+	}
+	ex := &exchange{}
+	defer ex.end()
+	within, cancel := context.WithTimeout(ctx, noticeTimeout)
+	defer cancel()
+	if err := s.Ping(withExchange(within, ex), nil); !isLost(ex.cause(err), ex) {
+		return s, nil
+	}
+	s.lost.Store(true)
+	s, _, err = c.connected(ctx, true)
+	return s, err
 }
 
 // wireResult is the result of a call on the wire.

@@ -173,6 +173,15 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 	return as(tool.OutcomeUnknown, "%s", errBroken)
 }
 
+// doubtful is the failure of a call that must not be made twice, and that the server has answered by ending the session.
+func (c *Client) doubtful(err error) *tool.Error {
+	failure := &tool.Error{Class: tool.OutcomeUnknown, Message: c.prefix() + errSession.Error() + ", and may have made the call", Err: err}
+	if said, ok := errors.AsType[*sessionError](err); ok {
+		failure.Said = c.redactor.Line(said.detail, maxDetail)
+	}
+	return failure
+}
+
 func (c *Client) prefix() string { return fmt.Sprintf("tool server %q: ", c.cfg.Name) }
 
 // rootOf is the one of this package's errors that is in an error.

@@ -69,7 +69,7 @@ func TestFailedCalls(t *testing.T) {
 	}{
 		"401":           {"credentials do not get better by asking again", answer(401, "text/plain", "bad token "+token), tool.Denied, `the server refused the credentials (HTTP 401): check key "token" of Secret "demo": bad token [redacted]`},
 		"403":           {"nor do rights", answer(403, jsonType, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`), tool.Denied, "HTTP 403"},
-		"404":           {"the session is over, and over again", answer(404, "text/plain", "gone"), tool.Unavailable, "the server has ended the session, and the call was not made"},
+		"404":           {"a careless server answers so when it has made the call", answer(404, "text/plain", "gone"), tool.OutcomeUnknown, "the server has ended the session, and may have made the call: gone"},
 		"429":           {"it was refused before it was done", answer(429, "text/plain", ""), tool.Unavailable, "HTTP 429"},
 		"500":           {"who knows how far it got", answer(500, "text/html", "<h1>Oops</h1>"), tool.OutcomeUnknown, "the server failed (HTTP 500): <h1>Oops</h1>"},
 		"503":           {"a gateway may have passed it on", answer(503, "text/plain", ""), tool.OutcomeUnknown, "HTTP 503"},

@@ -86,13 +86,14 @@ func detailOf(resp *http.Response) string {
 func (w *wire) status(req *http.Request, status int, detail string) error {
 	if isOver(req, status, detail) {
 		w.onLost()
-		return errSession
+		return &sessionError{detail: detail}
 	}
 	return &statusError{status: status, detail: detail}
 }
 
 // isOver says whether a server means by a refusal that it does not know the session. That is 404; servers on the examples of the
-// reference SDK say 400 and name the session. Either way it has not taken the request.
+// reference SDK say 400 and name the session. By the protocol it has not taken the request then, but an error of its own business
+// may look the same.
 func isOver(req *http.Request, status int, detail string) bool {
 	return req.Header.Get(sessionHeader) != "" && (status == http.StatusNotFound || status == http.StatusBadRequest && namesSession(detail))
 }

@@ -1,23 +1,28 @@
 package mcp_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/capstan-dev/capstan/internal/mcp"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestRefusalsOfCalls has a server refuse a call in a session. It must not be sent again where the server may have dealt with it.
+// TestRefusalsOfCalls has a server refuse a call in a session. A call that must not be made twice is sent once, whatever the server
+// says of the session. A repeatable one is sent again if the session is over.
 func TestRefusalsOfCalls(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		status int
 		body   string // with the number of the request for %s
-		sent   int32
+		sent   int32  // of a repeatable call
 		class  tool.Class
 		want   string
 	}{
@@ -32,10 +37,17 @@ func TestRefusalsOfCalls(t *testing.T) {
 		"400, no session":       {"it was not taken", 400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`, 2, tool.Unavailable, "the server has ended the session"},
 		"404, no session":       {"it was not taken", 404, `{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`, 2, tool.Unavailable, "the server has ended the session"},
 		"404, another's":        {"it is about nothing that was asked", 404, `{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}`, 2, tool.Unavailable, "the server has ended the session"},
+		"404, worked":           {"the server may have done the work", 404, "no such page", 2, tool.Unavailable, "the server has ended the session"},
+		"400, charged":          {"the shop's session has an ID, too", 400, "checkout session id 5 was already charged", 2, tool.Unavailable, "the server has ended the session"},
 		"500, not found":        {"who knows how far it got", 500, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, 1, tool.OutcomeUnknown, "HTTP 500"},
 	} {
-		for _, kind := range []string{jsonType, "text/plain"} {
-			t.Run(name+", "+kind, func(t *testing.T) {
+		for i, kind := range []string{jsonType, "text/plain", jsonType, "text/plain"} {
+			repeatable := i < 2
+			t.Run(fmt.Sprintf("%s, %s, repeatable %t", name, kind, repeatable), func(t *testing.T) {
+				tc := tc
+				if !repeatable && tc.sent > 1 {
+					tc.sent, tc.class, tc.want = 1, tool.OutcomeUnknown, "the server has ended the session, and may have made the call: "
+				}
 				var sent atomic.Int32
 				s := serve(t, nil, says("hello", "hi"))
 				s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
@@ -51,7 +63,11 @@ func TestRefusalsOfCalls(t *testing.T) {
 					return true
 				})
 				c := client(t, s.URL)
-				e := failure(t, c, "hello")
+				_, err := c.Call(patient(t), "hello", tool.Call{Repeatable: repeatable})
+				e, ok := errors.AsType[*tool.Error](err)
+				if !ok {
+					t.Fatalf("Call = %v; want a *tool.Error", err)
+				}
 				if e.Class != tc.class || !strings.Contains(e.Error(), tc.want) || sent.Load() != tc.sent {
 					t.Errorf("Call = %s %.200q, sent %d times; want %s with %q, sent %d times: %s", e.Class, e.Error(), sent.Load(), tc.class, tc.want, tc.sent, tc.reason)
 				}
@@ -61,6 +77,88 @@ func TestRefusalsOfCalls(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestADestructiveCallIsNeverTheProbeOfASession ends the session between calls, as a restart of the server does. The client must
+// find that out by a ping, and send the call once, in a new session. It sends no ping for a repeatable call.
+func TestADestructiveCallIsNeverTheProbeOfASession(t *testing.T) {
+	for _, repeatable := range []bool{false, true} {
+		t.Run(fmt.Sprintf("repeatable %t", repeatable), func(t *testing.T) {
+			var made, sent, pings, over atomic.Int32
+			s := serve(t, nil, plain("count", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				return text(fmt.Sprint(made.Add(1))), nil
+			}))
+			var ended atomic.Value // the ID of the session that is over
+			ended.Store("none")
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				switch m.Method {
+				case "tools/call":
+					sent.Add(1)
+				case "ping":
+					pings.Add(1)
+				default:
+					return false
+				}
+				if id := r.Header.Get("Mcp-Session-Id"); over.CompareAndSwap(1, 2) {
+					ended.Store(id)
+				} else if id != ended.Load() {
+					return false
+				}
+				answer(404, "text/plain", "gone")(w, r)
+				return true
+			})
+			c := client(t, s.URL)
+			for want := range 2 {
+				got, err := c.Call(patient(t), "count", tool.Call{Repeatable: repeatable})
+				if err != nil || got.Content != fmt.Sprint(want+1) {
+					t.Fatalf("call %d = %q, %v; want it made once", want+1, got.Content, err)
+				}
+				over.CompareAndSwap(0, 1)
+			}
+			wantSent, wantPings := int32(2), int32(1)
+			if repeatable {
+				wantSent, wantPings = 3, 0
+			}
+			if sent.Load() != wantSent || pings.Load() != wantPings {
+				t.Errorf("the server got %d calls and %d pings, want %d and %d", sent.Load(), pings.Load(), wantSent, wantPings)
+			}
+		})
+	}
+}
+
+// TestAPingThatFailsHoldsNoCallBack has a server that knows the session, and no ping.
+func TestAPingThatFailsHoldsNoCallBack(t *testing.T) {
+	for name, handle := range map[string]func(http.ResponseWriter, *http.Request){
+		"hung up": hangUp, "405": answer(405, "", ""), "500": answer(500, "", ""), "404, answered": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var greeted atomic.Int32
+			s := serve(t, nil, says("hello", "hi"))
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				if m.Method == "initialize" {
+					greeted.Add(1)
+				}
+				if m.Method != "ping" {
+					return false
+				}
+				if handle == nil {
+					answer(404, jsonType, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no ping"}}`, m.ID))(w, r)
+					return true
+				}
+				handle(w, r)
+				return true
+			})
+			c := client(t, s.URL)
+			for range 2 {
+				if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+					t.Fatalf("Call = %q, %v; want its result", got, err)
+				}
+			}
+			if greeted.Load() != 1 {
+				t.Errorf("%d sessions were begun, want one", greeted.Load())
+			}
+		})
 	}
 }
 

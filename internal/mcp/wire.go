@@ -58,6 +58,18 @@ type statusError struct {
 	detail string
 }
 
+// sessionError is a refusal by which a server means that it does not know the session. It wraps errSession.
+type sessionError struct {
+	// detail is what the server says about it.
+	detail string
+}
+
+// Error says that the session is over.
+func (e *sessionError) Error() string { return errSession.Error() }
+
+// Unwrap returns errSession.
+func (e *sessionError) Unwrap() error { return errSession }
+
 // Error returns the status.
 func (e *statusError) Error() string { return fmt.Sprintf("HTTP %d", e.status) }
 

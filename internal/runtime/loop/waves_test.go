@@ -304,13 +304,20 @@ func TestARetryThatWasCutOff(t *testing.T) {
 
 // TestWhatACallIsTold looks at what a tool gets beside the arguments.
 func TestWhatACallIsTold(t *testing.T) {
+	for effect, repeatable := range map[tool.Effect]bool{tool.ReadOnly: true, tool.Idempotent: true, tool.Destructive: false, "": false} {
+		t.Run(string(effect), func(t *testing.T) { whatACallIsTold(t, effect, repeatable) })
+	}
+}
+
+func whatACallIsTold(t *testing.T, effect tool.Effect, repeatable bool) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		c, _ := candidate("one", 1, used(asksFor("", call("c1", "find", `{}`)), 1000, 100), used(asksFor("", call("c2", "find", `{"n":1}`)), 10, 1), says("Done."))
 		c.Pricing = pricing(1, 10)
 		spent := &tool.Spent{Turn: "child", Usage: model.Usage{InputTokens: 300, OutputTokens: 20}, Cost: &model.Cost{Amount: decimal.RequireFromString("0.5"), Currency: "USD"}}
-		find, found := toolOf("find", tool.Idempotent, result{after: 10 * time.Second, content: "found"})
+		find, found := toolOf("find", effect, result{after: 10 * time.Second, content: "found"})
 		find.Caller = tool.CallerFunc(func(ctx context.Context, c tool.Call) (tool.Result, error) {
 			r, err := found.Call(ctx, c)
 			r.Spent = spent
@@ -322,8 +329,8 @@ func TestWhatACallIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := []tool.Call{
-			{IdempotencyKey: "uid/1/c1", Step: 1, CallID: "c1", Attempt: 1, Arguments: []byte(`{}`), Left: tool.Left{Time: time.Minute, Tokens: new(int64(3900)), Cost: new(decimal.RequireFromString("0.998"))}},
-			{IdempotencyKey: "uid/2/c2", Step: 2, CallID: "c2", Attempt: 1, Arguments: []byte(`{"n":1}`), Left: tool.Left{Time: 50 * time.Second, Tokens: new(int64(3569)), Cost: new(decimal.RequireFromString("0.49798"))}},
+			{IdempotencyKey: "uid/1/c1", Step: 1, CallID: "c1", Attempt: 1, Repeatable: repeatable, Arguments: []byte(`{}`), Left: tool.Left{Time: time.Minute, Tokens: new(int64(3900)), Cost: new(decimal.RequireFromString("0.998"))}},
+			{IdempotencyKey: "uid/2/c2", Step: 2, CallID: "c2", Attempt: 1, Repeatable: repeatable, Arguments: []byte(`{"n":1}`), Left: tool.Left{Time: 50 * time.Second, Tokens: new(int64(3569)), Cost: new(decimal.RequireFromString("0.49798"))}},
 		}
 		if diff := cmp.Diff(want, found.calls); diff != "" {
 			t.Errorf("the tool was told: -want +got:\n%s", diff)

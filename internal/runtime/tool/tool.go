@@ -153,6 +153,9 @@ type Call struct {
 	CallID string
 	// Attempt is 1 for the first time that the call is made, and more when it may have been made before.
 	Attempt int
+	// Repeatable is true if the effect of the tool allows the call to be made twice. An adapter must not send any other call
+	// again unless the first was surely not sent.
+	Repeatable bool
 	// TurnUID is the UID of the Turn that an earlier attempt of the call of a sub-agent has begun; empty where that is not known.
 	TurnUID string
 	// Arguments are a JSON object.

@@ -144,7 +144,7 @@ func (r *run) packRefused(t tool.Tool, again bool) string {
 
 // makePackCall makes a call that is intended. A run that was given up leaves its end open, and the next one judges it.
 func (r *run) makePackCall(ctx context.Context, t tool.Tool, intent loop.Intent, finish loop.Finish) error {
-	call := tool.Call{IdempotencyKey: intent.IdempotencyKey, CallID: intent.CallID, Arguments: intent.Arguments}
+	call := tool.Call{IdempotencyKey: intent.IdempotencyKey, CallID: intent.CallID, Repeatable: intent.Effect.Repeatable(), Arguments: intent.Arguments}
 	if deadline, ok := ctx.Deadline(); ok {
 		call.Left.Time = time.Until(deadline)
 	}
