@@ -22,12 +22,17 @@ type known struct {
 // NewSet returns an empty set.
 func NewSet() *Set { return &Set{namespaces: map[string]*known{}} }
 
+// minShared is the shortest credential that a Set looks for, in bytes. Servers that want no key are often given a word, such as EMPTY or
+// ollama, and texts of the whole namespace may have that word.
+const minShared = 8
+
 // Put replaces the credentials of an object, which owner names within its namespace. Without credentials the object is forgotten. A
-// credential of less than 4 bytes is not looked for.
+// credential of less than 8 bytes is not looked for.
 func (s *Set) Put(namespace, owner string, credentials []string) {
 	if s == nil {
 		return
 	}
+	credentials = slices.DeleteFunc(slices.Clone(credentials), func(c string) bool { return len(c) < minShared })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.namespaces[namespace]
@@ -40,7 +45,7 @@ func (s *Set) Put(namespace, owner string, credentials []string) {
 	}
 	k.redactor = nil
 	if len(credentials) > 0 {
-		k.owners[owner] = slices.Clone(credentials)
+		k.owners[owner] = credentials
 		return
 	}
 	delete(k.owners, owner)
