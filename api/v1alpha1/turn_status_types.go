@@ -200,6 +200,11 @@ type ExecutorBinding struct {
 	// was bound, or a run was about to call one. A Turn without side effects starts over where its journal is lost.
 	// +optional
 	SideEffects bool `json:"sideEffects,omitempty"`
+
+	// overdue is true when the Turn is bound only to be ended from its journal: it had run, was suspended, and then waited for longer
+	// than limits.startingDeadlineSeconds.
+	// +optional
+	Overdue bool `json:"overdue,omitempty"`
 }
 
 // Preparation says how the prompt of a Turn came about.

@@ -27,6 +27,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/scheduler"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // bench is the two reconcilers that bind Turns, on an API server in memory.
@@ -236,9 +237,43 @@ func TestATurnWhoseTimeIsOverIsEndedByTheNextExecutor(t *testing.T) {
 	}
 }
 
+// TestATurnThatWaitedTooLongAfterItsSuspension had run, so its journal knows what was paid for: it is bound to be ended, also by the
+// next executor if that one is lost. The Turns of its sub-agents end first.
+func TestATurnThatWaitedTooLongAfterItsSuspension(t *testing.T) {
+	waited := func(t *v1alpha1.Turn) {
+		t.CreationTimestamp = metav1.NewTime(now.Add(-2 * time.Hour))
+		condition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.TurnReasonQueued, now.Add(-11*time.Minute))
+	}
+	turn := turnWith(boundTo("lost"), givenBack(v1alpha1.TurnReasonQueued), waited)
+	if d := decide(view{turn: turn, now: now, waits: waits{unfinished: []*v1alpha1.Turn{turnWith()}}}); d.action != gather {
+		t.Errorf("with a sub-agent at work: %+v, want its end first", d)
+	}
+	b := newBench(t, interceptor.Funcs{}, turn, agentWith(metav1.ConditionTrue, ""), leaseOf("next", 1, now))
+	if _, err := b.look(t, "one"); err != nil {
+		t.Fatal(err)
+	}
+	got := b.turn(t, "one")
+	if got.BoundTo() != "next" || got.Epoch() != 2 || !got.Status.Executor.Overdue {
+		t.Fatalf("the binding is %+v, want one to be ended", got.Status.Executor)
+	}
+	if again := translate.Bind(got, nil, "third", "", ""); !again.Overdue {
+		t.Error("an executor after that must end it, too")
+	}
+	if translate.Suspend(got); got.Status.Executor.Overdue {
+		t.Error("a Turn that is suspended anew has its time to start anew")
+	}
+}
+
 // TestATurnThatNoExecutorCanEnd: the journal knows what was paid for, so the Turn waits for an executor that can read it. If none
 // comes, it ends with what its status knows, and says of a call without an end that nobody knows.
 func TestATurnThatNoExecutorCanEnd(t *testing.T) {
+	for complete, want := range map[bool]int32{false: 1, true: 0} {
+		turn := turnWith(boundTo("lost"), func(t *v1alpha1.Turn) { t.Status.Executor.SideEffects, t.Status.Executor.JournalComplete = true, complete })
+		translate.EndUnread(turn, v1alpha1.TurnReasonCancelled, "cancelled", now)
+		if got := turn.Status.Steps.UnknownOutcomes; got != want {
+			t.Errorf("%d unknown outcomes, want %d: whether the status lists all calls is %t", got, want, complete)
+		}
+	}
 	called := func(t *v1alpha1.Turn) {
 		t.Status.Executor.SideEffects = true
 		t.Status.Steps = &v1alpha1.StepCounts{Count: 1, ToolCalls: 2}

@@ -300,7 +300,7 @@ func (r *TurnReconciler) admit(ctx context.Context, v view, d decision, executor
 	wanted.Agent = agentInfo(v.agent)
 	switch verdict := r.slots.Reserve(wanted, executors); verdict.Cause {
 	case scheduler.NoCause:
-		return r.bind(ctx, v, named(executors, verdict.Executor))
+		return r.bind(ctx, v, named(executors, verdict.Executor), false)
 	case scheduler.QueueFull:
 		full := decision{action: end, reason: v1alpha1.TurnReasonQueueFull, message: verdict.Message}
 		result, err := written(ctrl.Result{}, r.end(ctx, v.turn, full))
@@ -339,7 +339,8 @@ func named(executors []scheduler.Executor, name string) scheduler.Executor {
 // is no executor, the Turn waits for one, as long as untilGivenUp says. Then it ends with what its status knows.
 func (r *TurnReconciler) settle(ctx context.Context, v view, d decision, executors []scheduler.Executor) (ctrl.Result, slotUse, error) {
 	if name := r.slots.ReserveOverLimit(requestOf(v.turn), executors); name != "" {
-		return r.bind(ctx, v, named(executors, name))
+		overdue := d.reason == v1alpha1.TurnReasonDeadlineExceeded && v.turn.Status.StartTime == nil
+		return r.bind(ctx, v, named(executors, name), overdue)
 	}
 	if left := v.untilGivenUp(); left > 0 {
 		// The Turn goes on looking: an executor that appears wakes it.
@@ -350,13 +351,15 @@ func (r *TurnReconciler) settle(ctx context.Context, v view, d decision, executo
 	return result, releaseSlot, err
 }
 
-// bind writes that a Turn has its slot, which claims it.
-func (r *TurnReconciler) bind(ctx context.Context, v view, to scheduler.Executor) (ctrl.Result, slotUse, error) {
+// bind writes that a Turn has its slot, which claims it. overdue says that it is bound to be ended, because it waited too long for its
+// start after a suspension.
+func (r *TurnReconciler) bind(ctx context.Context, v view, to scheduler.Executor, overdue bool) (ctrl.Result, slotUse, error) {
 	t, name := v.turn, to.Name
 	translate.Unpark(t, v.now)
 	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", name), v.now)
 	translate.Start(t, v.now)
 	t.Status.Executor = translate.Bind(t, v.agent, name, to.Store.ID, to.Store.Incarnation)
+	t.Status.Executor.Overdue = t.Status.Executor.Overdue || overdue
 	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionPrepared) // what an earlier run said of it
 	switch err := r.updateStatus(ctx, t); {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):

@@ -200,13 +200,13 @@ func whenSpecTooLarge(v view) (decision, bool) {
 	return decision{action: end, reason: v1alpha1.TurnReasonInvalidSpec, message: err.Error()}, true
 }
 
-// whenStartingDeadlineExceeded ends a Turn that has waited too long for its first start.
+// whenStartingDeadlineExceeded ends a Turn that has waited too long for its start, the first one or the one after a suspension.
 func whenStartingDeadlineExceeded(v view) (decision, bool) {
 	if v.turn.Status.StartTime != nil || untilDeadline(v) > 0 {
 		return decision{}, false
 	}
 	limit := v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v))
-	return decision{action: end, reason: v1alpha1.TurnReasonDeadlineExceeded, message: fmt.Sprintf(
+	return decision{action: ending(v), reason: v1alpha1.TurnReasonDeadlineExceeded, message: fmt.Sprintf(
 		"the turn did not start within %s (limits.startingDeadlineSeconds)%s", limit, waited(v))}, true
 }
 
@@ -254,12 +254,14 @@ func untilDeadline(v view) time.Duration {
 	return min(since.Add(limit).Sub(v.now), limit+time.Second)
 }
 
-// untilGivenUp is how long a Turn whose time is over still waits for an executor: as long again as its time limit, because
-// the journal may hold an answer that was paid for.
+// untilGivenUp is how long a Turn whose time is over still waits for an executor: as long again as its time limit, or its starting
+// deadline, because the journal may hold an answer that was paid for. A Turn that never ran has no journal.
 func (v view) untilGivenUp() time.Duration {
-	if v.turn.Status.StartTime == nil {
+	switch {
+	case v.turn.Epoch() == 0:
 		return 0
+	case v.turn.Status.StartTime == nil:
+		return v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v)) + untilDeadline(v)
 	}
-	limit := v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))
-	return limit + translate.Left(v.turn, limit, v.now)
+	return v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v)) + untilDeadline(v)
 }

@@ -168,7 +168,7 @@ func whenSubAgentsWork(v view) (decision, bool) {
 	if t.Spec.DesiredState == v1alpha1.DesiredStateCancelled {
 		return decision{action: gather}, true
 	}
-	active := t.Spec.DesiredState != v1alpha1.DesiredStateSuspended && t.Status.StartTime != nil
+	active := t.Spec.DesiredState != v1alpha1.DesiredStateSuspended
 	if left := v.untilGivenUp(); active && untilDeadline(v) <= 0 && left > 0 {
 		return decision{action: gather, after: left}, true
 	}

@@ -57,7 +57,10 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	if ahead := start.Sub(now); ahead > apiclock.Tolerance {
 		e.Log.Info("Warning: a turn was started later than now, so that a clock is wrong; it gets the whole of its time", "turn", r.key(), "aheadSeconds", ahead.Seconds())
 	}
-	in.Timeout = translate.Left(t, in.Limit, now)
+	if in.Timeout = translate.Left(t, in.Limit, now); t.Status.Executor.Overdue {
+		in.Timeout, in.TimeOver = 0, fmt.Sprintf("the turn did not go on within %s of the end of its suspension (limits.startingDeadlineSeconds)",
+			v1alpha1.StartingDeadline(t.Spec.Limits, agent.Spec.Limits))
+	}
 	in.Entries, in.BeforeEffect, in.Hold = &r.entries, r.beforeEffect, r.hold
 	in.Keep = r.keep
 	in.Opened = func(ctx context.Context, entries int64, ended bool) error {
@@ -79,7 +82,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 func (r *run) endsWithoutAgent() bool {
 	t := r.turn
 	none := translate.Bounded(&v1alpha1.Agent{}, t, r.executor.Ceiling)
-	return t.Spec.DesiredState == v1alpha1.DesiredStateCancelled ||
+	return t.Spec.DesiredState == v1alpha1.DesiredStateCancelled || t.Status.Executor.Overdue ||
 		translate.Left(t, v1alpha1.Timeout(t.Spec.Limits, none.Spec.Limits), r.executor.Now()) <= 0
 }
 

@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -397,26 +398,36 @@ func TestWhatTheStatusKnowsOutlivesADamagedJournalAndAPanic(t *testing.T) {
 		},
 		"panic": func(s *shop) { s.bug = true },
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := killedOnce(t, true)
-			known := stored(t, s.Executor)
-			known.Status.Steps = &v1alpha1.StepCounts{Count: 3, ModelRequests: 3, ToolCalls: 2}
-			known.Status.Usage = &v1alpha1.Usage{InputTokens: 30, TotalTokens: 30}
-			known.Status.ToolCalls = []v1alpha1.ToolCallRecord{
-				{CallID: "a", Name: "buy", Step: 1, Outcome: v1alpha1.ToolCallSucceeded}, {CallID: "b", Name: "buy", Step: 2, Outcome: v1alpha1.ToolCallPending},
-			}
-			if err := s.Client.Status().Update(t.Context(), known); err != nil {
-				t.Fatal(err)
-			}
-			s.bind(true)
-			harm(s)
-			got := s.run()
-			steps, usage := got.Status.Steps, got.Status.Usage
-			if got.StateReason() != v1alpha1.TurnReasonInterrupted || steps == nil || steps.Count < 3 || steps.ModelRequests < 3 || steps.UnknownOutcomes < 1 ||
-				usage == nil || usage.InputTokens < 30 || len(got.Status.ToolCalls) != 2 || got.Status.ToolCalls[1].Outcome != v1alpha1.ToolCallUnknown {
-				t.Errorf("%s, steps %+v, usage %+v, calls %+v; want it interrupted with no less than was known", got.StateReason(), steps, usage, got.Status.ToolCalls)
-			}
-		})
+		for _, unlisted := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, and the status lists no call: %t", name, unlisted), func(t *testing.T) {
+				s := killedOnce(t, true)
+				if !unlisted {
+					known := stored(t, s.Executor)
+					known.Status.Steps = &v1alpha1.StepCounts{Count: 3, ModelRequests: 3, ToolCalls: 2}
+					known.Status.Usage = &v1alpha1.Usage{InputTokens: 30, TotalTokens: 30}
+					known.Status.ToolCalls = []v1alpha1.ToolCallRecord{
+						{CallID: "a", Name: "buy", Step: 1, Outcome: v1alpha1.ToolCallSucceeded}, {CallID: "b", Name: "buy", Step: 2, Outcome: v1alpha1.ToolCallPending},
+					}
+					if err := s.Client.Status().Update(t.Context(), known); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.bind(true)
+				harm(s)
+				got := s.run()
+				steps, usage := got.Status.Steps, got.Status.Usage
+				if unlisted {
+					if got.StateReason() != v1alpha1.TurnReasonInterrupted || steps == nil || steps.UnknownOutcomes < 1 {
+						t.Errorf("%s, steps %+v; want it interrupted, and the call that no status lists of unknown outcome", got.StateReason(), steps)
+					}
+					return
+				}
+				if got.StateReason() != v1alpha1.TurnReasonInterrupted || steps == nil || steps.Count < 3 || steps.ModelRequests < 3 || steps.UnknownOutcomes < 1 ||
+					usage == nil || usage.InputTokens < 30 || len(got.Status.ToolCalls) != 2 || got.Status.ToolCalls[1].Outcome != v1alpha1.ToolCallUnknown {
+					t.Errorf("%s, steps %+v, usage %+v, calls %+v; want it interrupted with no less than was known", got.StateReason(), steps, usage, got.Status.ToolCalls)
+				}
+			})
+		}
 	}
 }
 

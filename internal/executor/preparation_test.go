@@ -158,6 +158,9 @@ func TestATurnIsEndedFromItsJournal(t *testing.T) {
 	}{
 		"cancelled": {desires(v1alpha1.DesiredStateCancelled), v1alpha1.TurnReasonCancelled},
 		"overdue":   {func(t *v1alpha1.Turn) { t.Status.StartTime = &long }, v1alpha1.TurnReasonDeadlineExceeded},
+		"overdue after a suspension": {func(t *v1alpha1.Turn) {
+			t.Status.StartTime, t.Status.Executor.Overdue = new(metav1.NewMicroTime(now)), true
+		}, v1alpha1.TurnReasonDeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asks := func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionRun }

@@ -69,13 +69,10 @@ func StartOver(t *v1alpha1.Turn, l *Loss, now time.Time) {
 func CutOff(t *v1alpha1.Turn, stop turn.Stop, message string, l *Loss, now time.Time) {
 	s := &t.Status
 	s.StopReason = v1alpha1.StopReason(stop)
-	if s.Steps == nil {
-		s.Steps = &v1alpha1.StepCounts{}
-	}
-	if l == nil {
-		cutOffCalls(s, t.Status.Executor.SideEffects)
-	} else if cutOffCalls(s, l.SideEffects); l.SideEffects {
-		s.Steps.UnknownOutcomes = max(1, s.Steps.UnknownOutcomes)
+	if l != nil {
+		cutOffCalls(s, l.SideEffects, l.SideEffects)
+	} else {
+		cutOffCalls(s, s.Executor.SideEffects, s.Executor.SideEffects && !NothingBegun(s.Executor))
 	}
 	status, reason := verdict(stop)
 	End(t, status, reason, message, now)
@@ -112,25 +109,35 @@ func TakeIn(t *v1alpha1.Turn, spent []*tool.Spent) {
 	s.SubAgentUsage = usage(finalize.Record{Usage: all.Usage, Cost: all.Cost})
 }
 
-// EndUnread writes the end of a Turn whose journal nobody can read, because no executor is there. What the status knows of it stays.
+// EndUnread writes the end of a Turn whose journal nobody can read, because no executor is there. What the status knows of it stays. A
+// run that has handed the Turn back has told all; of any other one it is not known which calls it has made.
 func EndUnread(t *v1alpha1.Turn, reason, message string, now time.Time) {
-	cutOffCalls(&t.Status, t.Status.Executor != nil && t.Status.Executor.SideEffects)
+	if b := t.Status.Executor; b != nil {
+		cutOffCalls(&t.Status, b.SideEffects, b.SideEffects && !b.JournalComplete)
+	}
 	End(t, metav1.ConditionFalse, reason, message, now)
 }
 
 // cutOffCalls ends the calls of a status that have no end: nobody knows whether they were made. Where the Turn may have called tools
 // with side effects, they count as unknown outcomes. A call that waited for approval is one of them, because it may have been
-// approved and made after the status was written.
-func cutOffCalls(s *v1alpha1.TurnStatus, sideEffects bool) {
+// approved and made after the status was written. unlisted says that there may be calls which the status does not list: then at least
+// one outcome is unknown.
+func cutOffCalls(s *v1alpha1.TurnStatus, sideEffects, unlisted bool) {
+	if s.Steps == nil {
+		s.Steps = &v1alpha1.StepCounts{}
+	}
 	for i := range s.ToolCalls {
 		c := &s.ToolCalls[i]
 		if c.Outcome != v1alpha1.ToolCallPending {
 			continue
 		}
 		c.Outcome = v1alpha1.ToolCallUnknown
-		if sideEffects && s.Steps != nil {
+		if sideEffects {
 			s.Steps.UnknownOutcomes++
 		}
+	}
+	if unlisted {
+		s.Steps.UnknownOutcomes = max(1, s.Steps.UnknownOutcomes)
 	}
 }
 
@@ -171,7 +178,7 @@ func Bind(t *v1alpha1.Turn, a *v1alpha1.Agent, executor, storeID, storeIncarnati
 	} else {
 		b.StoreID, b.StoreIncarnation, b.SideEffects = past.StoreID, past.StoreIncarnation, past.SideEffects
 	}
-	b.JournalEntries, b.JournalComplete = past.JournalEntries, past.JournalComplete
+	b.JournalEntries, b.JournalComplete, b.Overdue = past.JournalEntries, past.JournalComplete, past.Overdue
 	return &b
 }
 

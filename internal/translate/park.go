@@ -103,6 +103,9 @@ func PauseClock(t *v1alpha1.Turn, paused bool, now time.Time) bool {
 func Suspend(t *v1alpha1.Turn) {
 	s := &t.Status
 	s.StartTime, s.ParkedTime, s.ParkedMilliseconds, s.PendingApprovals = nil, nil, 0, nil
+	if s.Executor != nil {
+		s.Executor.Overdue = false
+	}
 }
 
 // Await notes the Turns of sub-agents that a run has begun to wait for, in place of those of before.

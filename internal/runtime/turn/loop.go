@@ -178,6 +178,9 @@ func (r *run) stopped(err error) (*Result, error) {
 
 // overdue says that the time is over and, where requests have failed before, why it did not suffice.
 func (r *run) overdue() string {
+	if r.in.TimeOver != "" {
+		return r.in.TimeOver
+	}
 	message := fmt.Sprintf("the turn reached its time limit of %s", r.in.Limit)
 	attempts := r.past.loop.Attempts
 	for _, a := range slices.Backward(attempts) {

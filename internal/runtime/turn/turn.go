@@ -33,6 +33,8 @@ type Input struct {
 	Timeout time.Duration
 	// Limit is the Turn's whole wall time, for the message of such a stop.
 	Limit time.Duration
+	// TimeOver says why the time is over where Limit is not the cause, for the message of such a stop; empty where it is.
+	TimeOver string
 	// Preparation returns what the messages are made of; the run fills in Provider and Model. It is called when messages
 	// must be made, and not when the journal has them: what they were made of may be gone by then. Of its errors, an
 	// *invalid.Error ends the Turn; any other ends the run.
