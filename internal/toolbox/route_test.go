@@ -115,3 +115,41 @@ func TestARouteEndsWhereItsToolWasReplaced(t *testing.T) {
 		})
 	}
 }
+
+// TestTheEffectThatAToolHasNow is by what its owner declares now, of the very ToolServer that the Turn knows.
+func TestTheEffectThatAToolHasNow(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		source tool.Source
+		effect v1alpha1.ToolEffect
+		err    error
+		want   tool.Effect
+	}{
+		"declared":         {"its owner says so", tool.Source{Server: "tickets", Name: "look", UID: "first"}, "ReadOnly", nil, tool.ReadOnly},
+		"corrected":        {"its owner says so now", tool.Source{Server: "tickets", Name: "look", UID: "first"}, "Destructive", nil, tool.Destructive},
+		"not declared":     {"nobody says anything", tool.Source{Server: "tickets", Name: "close", UID: "first"}, "ReadOnly", nil, tool.Destructive},
+		"replaced":         {"another ToolServer has the name", tool.Source{Server: "tickets", Name: "look", UID: "zeroth"}, "ReadOnly", nil, tool.Destructive},
+		"of an old Turn":   {"its journal has no UID", tool.Source{Server: "tickets", Name: "look"}, "ReadOnly", nil, tool.ReadOnly},
+		"server gone":      {"nobody says anything", tool.Source{Server: "tickets", Name: "look", UID: "first"}, "ReadOnly", errors.New("gone"), tool.Destructive},
+		"of another agent": {"a call finds its Turn", tool.Source{Agent: "helper", UID: "zeroth"}, "", nil, tool.Idempotent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			box := (&desk{}).box()
+			box.Server = func(context.Context, string) (*v1alpha1.ToolServer, error) {
+				s := &v1alpha1.ToolServer{ObjectMeta: metav1.ObjectMeta{Name: "tickets", UID: "first"}}
+				s.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "look", Effect: tc.effect}}
+				return s, tc.err
+			}
+			if got, err := box.Effect(t.Context(), tool.Tool{Source: tc.source, Effect: tool.Idempotent}); got != tc.want || err != nil {
+				t.Errorf("%q (error %v), want %q: %s", got, err, tc.want, tc.reason)
+			}
+		})
+	}
+	box := (&desk{}).box()
+	ended, end := context.WithCancel(t.Context())
+	end()
+	box.Server = func(context.Context, string) (*v1alpha1.ToolServer, error) { return nil, context.Canceled }
+	if _, err := box.Effect(ended, tool.Tool{Source: tool.Source{Server: "tickets"}}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v of a run that has ended, want that nothing was found out", err)
+	}
+}

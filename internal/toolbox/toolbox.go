@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -90,6 +91,31 @@ func SubAgent(entry v1alpha1.AgentTool, agent *v1alpha1.Agent) tool.Tool {
 		Tool: prompt.SubAgent(name, agent.Spec.Description), Effect: tool.Idempotent,
 		Source: tool.Source{Agent: entry.AgentRef.Name, UID: string(agent.UID)},
 	}
+}
+
+// Effect returns the effect that a tool has by what its ToolServer declares now: Destructive where that declares none, is gone, or is
+// another one than the Turn knows. A sub-agent keeps its effect: a call of it finds its Turn. It fails only when ctx ends.
+func (b *Box) Effect(ctx context.Context, t tool.Tool) (tool.Effect, error) {
+	if t.Source.Server == "" {
+		return t.Effect, nil
+	}
+	server, err := b.Server(ctx, t.Source.Server)
+	switch {
+	case ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case err != nil, t.Source.UID != "" && t.Source.UID != string(server.UID):
+		return tool.Destructive, nil
+	}
+	return tool.Judge(DeclaredEffect(server, t.Source.Name), tool.Hints{}), nil
+}
+
+// DeclaredEffect returns the effect that a ToolServer declares of a tool, by the tool's name at its server; empty for none.
+func DeclaredEffect(s *v1alpha1.ToolServer, name string) tool.Effect {
+	i := slices.IndexFunc(s.Spec.Tools, func(d v1alpha1.ToolDeclaration) bool { return d.Name == name })
+	if i < 0 {
+		return ""
+	}
+	return tool.Effect(s.Spec.Tools[i].Effect)
 }
 
 // Caller returns what calls a tool that was offered, now or to an earlier run. It is a tool.Checker.

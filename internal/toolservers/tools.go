@@ -201,7 +201,7 @@ func merge(s *v1alpha1.ToolServer, l *mcp.Listing, redact func(text string) stri
 			}
 		}
 		tools = append(tools, declared(s, tool.Tool{
-			Tool: prompt.Tool{Name: t.Name, Description: redact(t.Description)}, Schema: schema, Effect: tool.Judge(declaredEffect(s, t.Name), t.Hints),
+			Tool: prompt.Tool{Name: t.Name, Description: redact(t.Description)}, Schema: schema, Effect: tool.Judge(toolbox.DeclaredEffect(s, t.Name), t.Hints),
 		}))
 	}
 	return tools
@@ -221,19 +221,10 @@ func ofStatus(s *v1alpha1.ToolServer) []tool.Tool {
 	return tools
 }
 
-// declaredEffect returns the effect that an object declares of a tool; empty for none.
-func declaredEffect(s *v1alpha1.ToolServer, name string) tool.Effect {
-	i := slices.IndexFunc(s.Spec.Tools, func(d v1alpha1.ToolDeclaration) bool { return d.Name == name })
-	if i < 0 {
-		return ""
-	}
-	return tool.Effect(s.Spec.Tools[i].Effect)
-}
-
 // KnownEffect returns the effect of a tool of which only the status of an object is known: the one that the object declares, or a
 // stricter one if the status has it, which is then by a hint of the server. A status that an older version wrote grants nothing.
 func KnownEffect(s *v1alpha1.ToolServer, t *v1alpha1.DiscoveredTool) tool.Effect {
-	return tool.Stricter(declaredEffect(s, t.Name), tool.Effect(t.Effect))
+	return tool.Stricter(toolbox.DeclaredEffect(s, t.Name), tool.Effect(t.Effect))
 }
 
 // anything is the schema of arguments of which nothing is known.

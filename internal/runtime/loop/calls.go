@@ -292,7 +292,8 @@ func (in *Input) reused(e ending, got verdict) journal.Record {
 }
 
 // repeatable says whether a call that was under way may be made again: if that did no harm by what was known then, nor does
-// by what is known now. Of a tool that is gone nothing is known now, and it cannot be called.
+// by what is known now, which is in Tools: the stricter of both. Of a tool that is not among them nothing is known now, and it
+// cannot be called.
 func (in *Input) repeatable(before *Intent) bool {
 	i := in.toolNamed(before.Name)
 	return before.Effect.Repeatable() && (i < 0 || effectOf(&in.Tools[i]).Repeatable())

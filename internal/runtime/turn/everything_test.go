@@ -86,6 +86,9 @@ func (b processBox) Offers(context.Context) ([]tool.Offer, error) {
 	}, nil
 }
 
+// Effect returns the effect that the tool was offered with.
+func (b processBox) Effect(_ context.Context, t tool.Tool) (tool.Effect, error) { return t.Effect, nil }
+
 // Caller calls the server, or begins a child.
 func (b processBox) Caller(t tool.Tool) tool.Caller {
 	s := t.Source

@@ -9,7 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// expose chooses the tools of the Turn, once: what it has is the same for its whole life. The journal is told with what is
+// expose chooses the tools of the Turn, once: what it has is the same for its whole life, but for effects, which may get stricter. The journal is told with what is
 // written next.
 func (r *run) expose(ctx context.Context, message string) error {
 	if r.past.exposure != nil || r.exposure != nil {
@@ -37,11 +37,30 @@ func (r *run) expose(ctx context.Context, message string) error {
 	return nil
 }
 
+// tighten gives each tool that an earlier run was exposed to the stricter of its effect then and its effect now: people may have
+// corrected what they declare. The journal stays as it is.
+func (r *run) tighten(ctx context.Context) error {
+	x := r.past.exposure
+	if x == nil || r.in.Toolbox == nil {
+		return nil
+	}
+	for _, list := range [][]tool.Tool{x.Tools, x.Packs} {
+		for i := range list {
+			now, err := r.in.Toolbox.Effect(ctx, list[i])
+			if err != nil {
+				return fmt.Errorf("failed to find out the effect of tool %q: %w", list[i].Name, err)
+			}
+			list[i].Effect = tool.Stricter(list[i].Effect, now)
+		}
+	}
+	return nil
+}
+
 // exposed is what the Turn has of tools; nothing before that was found out.
 func (r *run) exposed() tool.Exposure {
 	switch {
 	case r.past.exposure != nil:
-		return *r.past.exposure // as it comes back from the journal: a resumed run has the same
+		return *r.past.exposure // as it comes back from the journal, with effects that may be stricter
 	case r.exposure != nil:
 		return *r.exposure
 	}

@@ -27,6 +27,8 @@ type box struct {
 	asked  int
 	// do makes the calls instead, by the name of the tool at its server; nil for none.
 	do map[string]tool.CallerFunc
+	// effects are those that tools have now, by their names at their servers; others have what they had.
+	effects map[string]tool.Effect
 }
 
 // Offers returns the offers.
@@ -44,6 +46,14 @@ func (b *box) Caller(t tool.Tool) tool.Caller {
 	return tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) {
 		return tool.Result{Content: fmt.Sprintf("%s/%s of %s: %s", s.Server, s.Name, c.IdempotencyKey, c.Arguments)}, nil
 	})
+}
+
+// Effect returns the effect that a tool has now.
+func (b *box) Effect(_ context.Context, t tool.Tool) (tool.Effect, error) {
+	if now, ok := b.effects[t.Source.Name]; ok {
+		return now, nil
+	}
+	return t.Effect, nil
 }
 
 // server is a toolbox with an offer of tools that take anything.
@@ -188,6 +198,59 @@ func TestEffectsOfAnOlderVersionAreNotTrusted(t *testing.T) {
 			c, s := candidate("p0", 1, says("Done."))
 			in.Chain, in.Epoch, in.Toolbox, in.Policy.ReadOnly = []loop.Candidate{c}, 2, b, tc.readOnly
 			result := mustRun(t, old, in)
+			messages := s.requests[0].Messages
+			if got := messages[len(messages)-1].Content; made != tc.calls || result.Counts.UnknownOutcomes != tc.unknown || !strings.Contains(got, tc.told) {
+				t.Errorf("%d calls, %d of them unknown, told %q; want %d, %d, %q: %s", made, result.Counts.UnknownOutcomes, got, tc.calls, tc.unknown, tc.told, tc.reason)
+			}
+		})
+	}
+}
+
+// TestAStricterEffectHoldsForATurnThatHasBegun: people correct what they declared while the Turn is bound to nobody.
+func TestAStricterEffectHoldsForATurnThatHasBegun(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason    string
+		then, now tool.Effect
+		readOnly  bool
+		cut       journal.Kind // the last entry that is left
+		calls     int
+		unknown   int
+		told      string
+	}{
+		"under way, the same":     {"it changes nothing", tool.ReadOnly, tool.ReadOnly, false, journal.ToolIntended, 1, 0, "web/find"},
+		"under way, idempotent":   {"it may be made twice", tool.ReadOnly, tool.Idempotent, false, journal.ToolIntended, 1, 0, "web/find"},
+		"under way, destructive":  {"it may have been done", tool.ReadOnly, tool.Destructive, false, journal.ToolIntended, 0, 1, "error (outcome_unknown): "},
+		"under way, not declared": {"it may have been done", tool.Idempotent, "", false, journal.ToolIntended, 0, 1, "error (outcome_unknown): "},
+		"under way, looser":       {"the Turn was told otherwise", tool.Destructive, tool.ReadOnly, false, journal.ToolIntended, 0, 1, "error (outcome_unknown): "},
+		"only reads, the same":    {"it reads", tool.ReadOnly, tool.ReadOnly, true, journal.ModelReplied, 1, 0, "web/find"},
+		"only reads, idempotent":  {"it may change something", tool.ReadOnly, tool.Idempotent, true, journal.ModelReplied, 0, 0, "error (denied): this turn may only read"},
+		"only reads, destructive": {"it may change something", tool.ReadOnly, tool.Destructive, true, journal.ModelReplied, 0, 0, "error (denied): this turn may only read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from := &journaltest.Memory{}
+			c, _ := candidate("p0", 1, asks("find", `{}`), says("Done."))
+			in := input(c)
+			in.Toolbox = server("web", remote("find", "Finds.", tc.then))
+			mustRun(t, from, in)
+			j := &journaltest.Memory{}
+			for _, e := range entries(t, from, "uid") {
+				if err := j.Append(t.Context(), "uid", e); err != nil {
+					t.Fatal(err)
+				}
+				if e.Kind == tc.cut {
+					break
+				}
+			}
+			made := 0
+			b := server("web")
+			b.effects = map[string]tool.Effect{"find": tc.now}
+			b.do = map[string]tool.CallerFunc{"find": func(context.Context, tool.Call) (tool.Result, error) {
+				made++
+				return tool.Result{Content: "web/find"}, nil
+			}}
+			c, s := candidate("p0", 1, says("Done."))
+			in.Chain, in.Epoch, in.Toolbox, in.Policy.ReadOnly = []loop.Candidate{c}, 2, b, tc.readOnly
+			result := mustRun(t, j, in)
 			messages := s.requests[0].Messages
 			if got := messages[len(messages)-1].Content; made != tc.calls || result.Counts.UnknownOutcomes != tc.unknown || !strings.Contains(got, tc.told) {
 				t.Errorf("%d calls, %d of them unknown, told %q; want %d, %d, %q: %s", made, result.Counts.UnknownOutcomes, got, tc.calls, tc.unknown, tc.told, tc.reason)

@@ -120,9 +120,12 @@ func (r *run) park(waits *loop.Parked) error {
 	return waits
 }
 
-// setOut finds out what the Turn has of tools, before the first request. That of a Turn whose messages an older version has made
+// setOut finds out what the Turn has of tools, and which effects they have by now, before the first request. That of a Turn whose messages an older version has made
 // is nothing, but for those that the run has been given.
 func (r *run) setOut(ctx context.Context) error {
+	if err := r.tighten(ctx); err != nil {
+		return err
+	}
 	switch {
 	case r.past.prepared == nil && r.past.input == nil:
 		return r.gather(ctx)

@@ -109,6 +109,9 @@ type Toolbox interface {
 	// Offers returns what the entries of the Agent's tools offer now, in their order. It is called when the model's tools are
 	// chosen, and not when the journal has them.
 	Offers(ctx context.Context) ([]tool.Offer, error)
+	// Effect returns the effect that a tool that was offered to an earlier run has now: Destructive where nobody declares one any
+	// more, or where the tool belongs to another ToolServer by now. It connects to no server, and fails only when ctx ends.
+	Effect(ctx context.Context, t tool.Tool) (tool.Effect, error)
 	// Caller returns what calls a tool that was offered, maybe to an earlier run. That of a tool that requires approval may be a
 	// tool.Checker.
 	Caller(t tool.Tool) tool.Caller
