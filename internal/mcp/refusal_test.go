@@ -44,9 +44,9 @@ func TestRefusalsOfCalls(t *testing.T) {
 		for i, kind := range []string{jsonType, "text/plain", jsonType, "text/plain"} {
 			repeatable := i < 2
 			t.Run(fmt.Sprintf("%s, %s, repeatable %t", name, kind, repeatable), func(t *testing.T) {
-				tc := tc
-				if !repeatable && tc.sent > 1 {
-					tc.sent, tc.class, tc.want = 1, tool.OutcomeUnknown, "the server has ended the session, and may have made the call: "
+				wantSent, class, want := tc.sent, tc.class, tc.want
+				if !repeatable && wantSent > 1 {
+					wantSent, class, want = 1, tool.OutcomeUnknown, "the server has ended the session, and may have made the call: "
 				}
 				var sent atomic.Int32
 				s := serve(t, nil, says("hello", "hi"))
@@ -68,8 +68,8 @@ func TestRefusalsOfCalls(t *testing.T) {
 				if !ok {
 					t.Fatalf("Call = %v; want a *tool.Error", err)
 				}
-				if e.Class != tc.class || !strings.Contains(e.Error(), tc.want) || sent.Load() != tc.sent {
-					t.Errorf("Call = %s %.200q, sent %d times; want %s with %q, sent %d times: %s", e.Class, e.Error(), sent.Load(), tc.class, tc.want, tc.sent, tc.reason)
+				if e.Class != class || !strings.Contains(e.Error(), want) || sent.Load() != wantSent {
+					t.Errorf("Call = %s %.200q, sent %d times; want %s with %q, sent %d times: %s", e.Class, e.Error(), sent.Load(), class, want, wantSent, tc.reason)
 				}
 				s.tamper(nil)
 				if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {

@@ -34,8 +34,8 @@ func (in *Input) run(ctx context.Context, wave []*planned) error {
 	running := 0
 	start := func(c *planned) {
 		call := tool.Call{
-			IdempotencyKey: c.intent.IdempotencyKey, Step: c.intent.Step, CallID: c.intent.CallID, Attempt: c.intent.Attempt, Repeatable: effectOf(c.tool).Repeatable(), TurnUID: in.State.TurnUID(c.intent.Step, c.intent.CallID),
-			Arguments: c.intent.Arguments, Left: in.left(ctx), Descendants: c.intent.Descendants,
+			IdempotencyKey: c.intent.IdempotencyKey, Step: c.intent.Step, CallID: c.intent.CallID, Attempt: c.intent.Attempt,
+			Repeatable: effectOf(c.tool).Repeatable(), TurnUID: in.State.TurnUID(c.intent.Step, c.intent.CallID), Arguments: c.intent.Arguments, Left: in.left(ctx), Descendants: c.intent.Descendants,
 		}
 		running++
 		under.Go(func() {
