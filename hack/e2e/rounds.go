@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -334,7 +335,7 @@ func (r *result) judge(turns []v1alpha1.Turn, wiped map[string]int) {
 		r.Unknown += unknown
 		effects := wiped[turn.Name]
 		r.Effects += effects
-		lost := strings.Contains(message(turn), "journal")
+		lost := meta.IsStatusConditionTrue(turn.Status.Conditions, v1alpha1.ConditionJournalLost)
 		if lost {
 			r.Interrupted++
 		}
@@ -346,6 +347,8 @@ func (r *result) judge(turns []v1alpha1.Turn, wiped map[string]int) {
 			r.fail("Turn %s never wiped its disk and ended as %s: %s", turn.Name, turn.StateReason(), message(turn))
 		case lost && !r.round.lost:
 			r.fail("Turn %s says that its journal was lost: %s", turn.Name, message(turn))
+		case lost && effects > 0 && unknown == 0:
+			r.fail("Turn %s wiped its disk and lost its journal, and reports no unknown outcome", turn.Name)
 		}
 	}
 	if r.round.lost && r.Interrupted == 0 {

@@ -30,8 +30,9 @@ func TestWhatARoundFinds(t *testing.T) {
 			turns[3].Status.Steps = &v1alpha1.StepCounts{UnknownOutcomes: 1}
 			delete(wiped, "round-03")
 		}},
-		"a journal lost":      {change: func(turns []v1alpha1.Turn, _ map[string]int) { says(&turns[3], "the journal was lost") }, want: "says that its journal was lost"},
-		"lost, as expected":   {lost: true, change: func(turns []v1alpha1.Turn, _ map[string]int) { says(&turns[3], "the journal was lost") }},
+		"a journal lost":      {change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 1) }, want: "says that its journal was lost"},
+		"lost, as expected":   {lost: true, change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 1) }},
+		"lost, and no word":   {lost: true, change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 0) }, want: "reports no unknown outcome"},
 		"not lost, unnoticed": {lost: true, want: "no Turn says that its journal was lost"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,6 +56,12 @@ func TestWhatARoundFinds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// loses takes the journal of a Turn, which then reports unknown outcomes.
+func loses(turn *v1alpha1.Turn, unknown int32) {
+	turn.Status.Steps = &v1alpha1.StepCounts{UnknownOutcomes: unknown}
+	turn.Status.Conditions = append(turn.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionJournalLost, Status: metav1.ConditionTrue, Reason: "StoreChanged"})
 }
 
 func says(turn *v1alpha1.Turn, message string) {
