@@ -268,7 +268,9 @@ func TestATurnThatWaitedTooLongAfterItsSuspension(t *testing.T) {
 // comes, it ends with what its status knows, and says of a call without an end that nobody knows.
 func TestATurnThatNoExecutorCanEnd(t *testing.T) {
 	for complete, want := range map[bool]int32{false: 1, true: 0} {
-		turn := turnWith(boundTo("lost"), func(t *v1alpha1.Turn) { t.Status.Executor.SideEffects, t.Status.Executor.JournalComplete = true, complete })
+		turn := turnWith(boundTo("lost"), func(t *v1alpha1.Turn) {
+			t.Status.Executor.SideEffects, t.Status.Executor.JournalComplete = true, complete
+		})
 		translate.EndUnread(turn, v1alpha1.TurnReasonCancelled, "cancelled", now)
 		if got := turn.Status.Steps.UnknownOutcomes; got != want {
 			t.Errorf("%d unknown outcomes, want %d: whether the status lists all calls is %t", got, want, complete)
