@@ -104,7 +104,7 @@ func (b *Box) Effect(ctx context.Context, t tool.Tool) (tool.Effect, error) {
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)
 	case err != nil, t.Source.UID != "" && t.Source.UID != string(server.UID):
-		return tool.Destructive, nil
+		return tool.Destructive, nil //nolint:nilerr // because a ToolServer that cannot be read declares nothing
 	}
 	return tool.Judge(DeclaredEffect(server, t.Source.Name), tool.Hints{}), nil
 }
