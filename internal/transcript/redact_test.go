@@ -115,7 +115,7 @@ func fill(t *testing.T, v reflect.Value, text string) {
 		v.SetMapIndex(reflect.ValueOf(text), item)
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if v.Type().Field(i).IsExported() {
+			if f := v.Type().Field(i); f.IsExported() && f.Tag.Get("json") != "-" { // that is no part of what is written
 				fill(t, v.Field(i), text)
 			}
 		}

@@ -128,6 +128,24 @@ var _ = Describe("More Turns than may run at once", func() {
 		Expect(s.turn(ctx, "a-waits").StateReason()).To(Equal(v1alpha1.TurnReasonQueued))
 	}, SpecTimeout(patience))
 
+	It("beyond the queue of their namespace end at once, and those that wait go on", func(ctx SpecContext) {
+		s := newStage(ctx, stuckModel)
+		s.run(func(o *manager.Options) { o.MaxConcurrentTurns, o.MaxQueuedTurnsPerNamespace = 1, 1 })
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("stuck"))
+		s.inFlight(ctx, 1)
+		s.create(ctx, newTurn("waits"))
+		s.reaches(ctx, "waits", v1alpha1.TurnReasonQueued)
+		s.create(ctx, newTurn("refused"))
+		t := s.reaches(ctx, "refused", v1alpha1.TurnReasonQueueFull)
+		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopQueueFull))
+		Expect(message(t)).To(ContainSubstring("--max-queued-turns-per-namespace"))
+		Expect(t.Status.Usage).To(BeNil())
+
+		s.desire(ctx, "stuck", v1alpha1.DesiredStateCancelled)
+		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+	}, SpecTimeout(patience))
+
 	It("of 300 at once are asked together, and all end well, with two status writes each", func(ctx SpecContext) {
 		s := newStage(ctx, ``)
 		s.run()

@@ -274,7 +274,7 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 	}
 
 	It("has no other stopReason", func() {
-		known := map[v1alpha1.StopReason]bool{}
+		known := map[v1alpha1.StopReason]bool{v1alpha1.StopQueueFull: true} // a manager with a short queue is needed: see capacity_test.go
 		for _, e := range stops {
 			known[e.stop] = true
 		}
