@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -19,7 +20,7 @@ import (
 )
 
 // subAgent makes calls of another Agent: each is a Turn, a child of the one that calls. A call that is made again finds the
-// Turn that it has made, and never makes another one. It is safe for concurrent use.
+// Turn that it has made. It is safe for concurrent use.
 type subAgent struct {
 	executor *Executor
 	// parent is the Turn that calls, and caller its Agent.
@@ -37,8 +38,8 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	if err != nil {
 		return tool.Result{Descendants: new(0)}, err
 	}
-	// A request of before may have created the child although nobody has seen it.
-	unseen := false
+	// A request of before, or of an earlier run, may have created the child although nobody has seen it.
+	unseen := c.Attempt > 1
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	result, err := backoff.Retry(ctx, func() (tool.Result, error) {
@@ -57,16 +58,17 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	return result, err
 }
 
-// attempt makes the child or finds it; unseen says that a request of before may have created it. Only the first attempt of a call
-// makes the child. A later one cannot tell a child that was never made from one that has done its work and was deleted before
-// anybody recorded it. Errors that are no *tool.Error and no *tool.Pending are those of the API server and of the journal.
+// attempt makes the child or finds it; unseen says that a request of before may have created it. Errors that are no *tool.Error
+// and no *tool.Pending are those of the API server and of the journal.
 func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, c tool.Call, unseen bool) (tool.Result, error) {
 	if c.Attempt > 1 {
 		result, err := s.find(ctx, wanted)
-		if apierrors.IsNotFound(err) {
+		if !apierrors.IsNotFound(err) {
+			return result, err
+		}
+		if c.TurnUID != "" || slices.Contains(s.parent.Status.AwaitedTurns, wanted.Name) {
 			return s.gone(ctx, wanted, c.TurnUID)
 		}
-		return result, err
 	}
 	child := wanted.DeepCopy()
 	err := s.executor.Client.Create(ctx, child)
@@ -83,8 +85,8 @@ func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, c tool.Ca
 	return result, err
 }
 
-// gone is the end of a call whose Turn is not there, although an earlier attempt may have made it. What it took counts, as far as
-// its UID is known and its journal can be read.
+// gone is the end of a call whose Turn was deleted before its answer was taken. What it took counts, as far as its journal can be
+// read.
 func (s *subAgent) gone(ctx context.Context, wanted *v1alpha1.Turn, uid string) (tool.Result, error) {
 	spent, err := family{s.executor.Reader, s.executor.Engine}.left(ctx, uid)
 	if err != nil {
@@ -93,11 +95,12 @@ func (s *subAgent) gone(ctx context.Context, wanted *v1alpha1.Turn, uid string) 
 	return tool.Result{Spent: spent}, goneError(wanted.Name)
 }
 
-// goneError is the end of a call whose Turn is not there, and is not made anew: what it did would be done twice.
+// goneError is the end of a call whose Turn was deleted before its answer was taken, and is not made anew: what it did would
+// be done twice.
 func goneError(name string) error {
 	return &tool.Error{
 		Class:   tool.OutcomeUnknown,
-		Message: fmt.Sprintf("there is no Turn %q of the sub-agent: if it was deleted, its answer is gone with it, and it may have done what it was asked to", name),
+		Message: fmt.Sprintf("the Turn %q of the sub-agent is gone, and its answer with it: it may have done what it was asked to", name),
 	}
 }
 

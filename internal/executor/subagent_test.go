@@ -231,17 +231,18 @@ func TestACallWhileTheAPIServerIsAway(t *testing.T) {
 	})
 }
 
-// TestACallThatIsMadeAgain: the Turn that it has made is looked for, and one that may have been made is not made anew.
+// TestACallThatIsMadeAgain: the Turn that it has made is looked for, and one that was made is not made anew.
 func TestACallThatIsMadeAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason        string
 		made, awaited bool
 		want          tool.Class
+		creates       int
 	}{
-		"there":            {"it is found", true, true, ""},
-		"there, unnoted":   {"the run was cut off between the two writes", true, false, ""},
-		"deleted":          {"what it did would be done twice", false, true, tool.OutcomeUnknown},
-		"deleted, unnoted": {"nothing tells it from one that was never made", false, false, tool.OutcomeUnknown},
+		"there":           {"it is found", true, true, "", 0},
+		"there, unnoted":  {"the run was cut off between the two writes", true, false, "", 0},
+		"deleted":         {"what it did would be done twice", false, true, tool.OutcomeUnknown, 0},
+		"never made here": {"the run was cut off before", false, false, "", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			creates := 0
@@ -266,8 +267,8 @@ func TestACallThatIsMadeAgain(t *testing.T) {
 			if failure, ok := errors.AsType[*tool.Error](err); ok != (tc.want != "") || (ok && failure.Class != tc.want) || (!ok && !isPending(err)) {
 				t.Errorf("error %v, want %q: %s", err, tc.want, tc.reason)
 			}
-			if creates != 0 {
-				t.Errorf("%d Turns were asked for, want none: %s", creates, tc.reason)
+			if creates != tc.creates {
+				t.Errorf("%d Turns were made, want %d: %s", creates, tc.creates, tc.reason)
 			}
 		})
 	}
@@ -317,7 +318,7 @@ func TestTurnsThatACallCreates(t *testing.T) {
 		"refused":                       {"there is no Turn", []error{forbidden}, false, 1, new(0), false},
 		"refused after no answer":       {"the first request may still be under way", []error{lost, forbidden}, false, 1, nil, false},
 		"created, then refused":         {"the Turn of the first request is found", []error{lost, forbidden}, true, 1, nil, true},
-		"not there, for the second run": {"a request of the first may still be under way", []error{}, false, 2, nil, false},
+		"refused, to the second run":    {"a request of the first may still be under way", []error{forbidden}, false, 2, nil, false},
 		"arguments that cannot be used": {"nothing is asked", nil, false, 1, new(0), false},
 	} {
 		t.Run(name, func(t *testing.T) {

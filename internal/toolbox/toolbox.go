@@ -81,7 +81,7 @@ func (b *Box) Offers(ctx context.Context) ([]tool.Offer, error) {
 	return offers, nil
 }
 
-// SubAgent is another Agent as a tool. A call of it may be made again: it finds the Turn that it has made, and makes no other one.
+// SubAgent is another Agent as a tool. A call of it may be made again: it finds the Turn that it has made.
 func SubAgent(entry v1alpha1.AgentTool, agent *v1alpha1.Agent) tool.Tool {
 	name := entry.Name
 	if name == "" {
