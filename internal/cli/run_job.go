@@ -13,6 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -28,6 +29,8 @@ type job struct {
 	store     *store
 	providers *providers.Cache
 	servers   *reachable
+	// credentials are those of providers and servers: no run records them.
+	credentials *redact.Set
 	// chains of models, by the name of their Agent.
 	chains map[string][]translate.Link
 	// live shows what goes on; nil where there is no terminal, or where that is not wanted.
@@ -43,11 +46,13 @@ type job struct {
 
 // newJob opens what the Turns need: the journal, the models and the tools. As in a cluster, all must be there before any is used.
 func (r *runner) newJob(ctx context.Context, p *project) (*job, error) {
-	j := &job{runner: r, env: r.env, decided: map[waitingCall]bool{}, chains: map[string][]translate.Link{}}
+	j := &job{runner: r, env: r.env, credentials: redact.NewSet(), decided: map[waitingCall]bool{}, chains: map[string][]translate.Link{}}
 	j.providers = providers.NewCache(p.readSecret, r.env.Now, netpolicy.Permissive(), nil)
+	j.providers.NoteIn(j.credentials)
 	j.servers = &reachable{
 		Cache: toolservers.NewCache(p.readSecret, netpolicy.Permissive(), r.env.Now, logr.Discard()), tell: func(text string) { j.env.tell("%s", text) },
 	}
+	j.servers.NoteIn(j.credentials)
 	if err := j.prepare(ctx, p); err != nil {
 		j.providers.Close()
 		j.servers.Close()
@@ -121,6 +126,7 @@ func (j *job) begin(p *project, t *v1alpha1.Turn, b binding) (*work, error) {
 		return nil, fail(ExitFailed, p.located(err.Error()))
 	}
 	in.Epoch, in.Executor, in.Cancel = b.epoch, executorName, j.cancel
+	in.Redact = j.credentials.In(t.Namespace)
 	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.profile.Spec.PinnedTools
 	in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) { return j.decide(w, a), nil }
 	in.Progress = w.note

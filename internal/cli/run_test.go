@@ -227,6 +227,26 @@ func TestRunTakesKeysFromTheEnvironment(t *testing.T) {
 	}
 }
 
+// TestRunHidesKeysOfOthers has a model that writes the key of another provider of the Agent, in plain and with invisible characters.
+func TestRunHidesKeysOfOthers(t *testing.T) {
+	t.Parallel()
+	const other = "sk-the-key-of-another-provider"
+	hidden := strings.Join(strings.Split(other, ""), "\u200b")
+	_, url := fake(t, "rules: [{reply: {text: \"It is "+other+", or "+hidden+".\"}}]")
+	f := complete().with(t, "agent.yaml", "    model: small\n", "    model: small\n  - {providerRef: {name: spare}, model: small}\n")
+	f["spare.yaml"] = strings.NewReplacer("name: demo", "name: spare", "model-key", "spare-key").Replace(f["provider.yaml"])
+	f["key.yaml"] = strings.NewReplacer("model-key", "spare-key", key, other).Replace(f["secret.yaml"])
+	dir, data := f.written(t, url), t.TempDir()
+	got := capstan(t, "run", "-f", dir, "--data-dir", data, "-o", "json").mustEnd(t, cli.ExitOK)
+	journal := capstan(t, "logs", "first", "--data-dir", data, "-o", "json").mustEnd(t, cli.ExitOK)
+	for name, text := range map[string]string{"the Turn": got.out, "the journal": journal.out} {
+		mustSay(t, text, "It is [redacted], or [redacted].")
+		if strings.Contains(text, other) || strings.Contains(text, hidden) {
+			t.Errorf("want no key in %s, have:\n%s", name, text)
+		}
+	}
+}
+
 func TestRunFallsBackAlongTheChain(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, "models: [spare]\nrules: [{reply: {text: Here.}}]")
