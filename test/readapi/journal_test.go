@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
@@ -120,6 +121,30 @@ var _ = Describe("A journal", func() {
 		By("keeping those of other Turns to who may read them")
 		s.turn(ctx, "second")
 		s.get(ctx, token, s.path("second", "artifacts/"+output.SHA256)).refusal(http.StatusNotFound)
+	})
+
+	It("has no credentials, also where an earlier version of Capstan recorded one", func(ctx SpecContext) {
+		const credential, hidden = "sk-a-key-of-the-model", "s\u200bk-a-key-of-the-mo\u200bdel"
+		known := redact.NewSet()
+		s := newStage(ctx, func(o *readapi.Options) { o.Credentials = known })
+		t := s.turn(ctx, "first")
+		token := s.user(ctx, "reader", logRule)
+		text := "The key is " + credential + ", or " + hidden + "."
+		payload, err := json.Marshal(map[string]any{"step": 1, "provider": "demo", "model": "small", "reply": map[string]string{"text": text}})
+		Expect(err).NotTo(HaveOccurred())
+		output := journal.NewArtifact([]byte(text))
+		e := entry(1, journal.ModelReplied, string(payload))
+		e.Artifacts = []journal.Artifact{output}
+		s.append(ctx, t, e)
+		journalPath, artifactPath := s.path("first", "journal"), s.path("first", "artifacts/"+output.SHA256)
+		Expect(s.get(ctx, token, journalPath).body).To(ContainSubstring(credential), "what no provider or server uses is an ordinary text")
+
+		known.Put(s.namespace, "ModelProvider/demo", []string{credential})
+		for _, path := range []string{journalPath, artifactPath} {
+			shown := s.get(ctx, token, path)
+			Expect(shown.status).To(Equal(http.StatusOK))
+			Expect(shown.body).To(And(ContainSubstring("The key is [redacted], or [redacted]."), Not(ContainSubstring(credential)), Not(ContainSubstring(hidden))))
+		}
 	})
 
 	It("is that of the newest Turn of the name", func(ctx SpecContext) {
