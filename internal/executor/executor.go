@@ -237,7 +237,7 @@ func (e *Executor) observe(work context.Context, t *v1alpha1.Turn) {
 func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	ctx, abandon := context.WithCancelCause(work)
 	r := &run{
-		executor: e, turn: t.DeepCopy(), epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
+		executor: e, turn: t.DeepCopy(), namespace: t.Namespace, epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
 		binding:   *t.Status.Executor.DeepCopy(),
 		first:     t.Epoch() == 1 || translate.NothingBegun(t.Status.Executor),
 		cancelled: make(chan struct{}), interrupt: make(chan struct{}),

@@ -75,7 +75,7 @@ func (r *run) keep(release func()) {
 }
 
 func (r *run) memoryAccount() bytebudget.Account {
-	return r.executor.Memory.Account(r.turn.Namespace, bytebudget.Conversations)
+	return r.executor.Memory.Account(r.namespace, bytebudget.Conversations)
 }
 
 // awaitMemory gives back what the run holds, and waits for what it needs. It returns loop.ErrInterrupted if the run is to stop meanwhile.

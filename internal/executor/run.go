@@ -22,9 +22,10 @@ import (
 // run is one run of one Turn, of one epoch.
 type run struct {
 	executor *Executor
-	// turn as it was when the run began, and from its end as its last write left it; the run's goroutine alone changes it. Its
-	// UID and name stay.
+	// turn as it was when the run began, and from its end as its last write left it. The run's goroutine alone uses it.
 	turn *v1alpha1.Turn
+	// namespace of the Turn, for all goroutines.
+	namespace string
 	// epoch the run belongs to, and when the run began.
 	epoch int64
 	begun time.Time

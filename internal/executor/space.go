@@ -16,7 +16,7 @@ func (e *Executor) Measured(report *quota.Report) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, r := range e.runs {
-		if v := report.Of(r.turn.Namespace); v.Running {
+		if v := report.Of(r.namespace); v.Running {
 			r.noSpace.Store(&v.Message)
 			r.stopSoon()
 		}

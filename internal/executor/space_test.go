@@ -46,6 +46,21 @@ func TestRunsWaitOnceTheQuotaIsUsedUp(t *testing.T) {
 	}
 }
 
+// TestRunsEndWhileTheQuotaIsMeasured finds a data race, which only the race detector sees.
+func TestRunsEndWhileTheQuotaIsMeasured(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+	r := newRun(t, e)
+	e.runs[r.turn.UID] = r
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.turn = r.progress.stop()
+		r.conclude(t.Context(), nil, loop.ErrInterrupted)
+	}()
+	e.Measured(&quota.Report{})
+	<-ended
+}
+
 func TestTheLeaseSaysHowMuchJournalsUse(t *testing.T) {
 	report := &quota.Report{Total: quota.Budget{Used: 90, Limit: 100}}
 	e := &Executor{Name: me, Capacity: 10, Store: store.NewTracker(&journaltest.Memory{}, store.TrackerOptions{}), Quota: func() *quota.Report { return report }}
