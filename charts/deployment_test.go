@@ -121,7 +121,7 @@ func TestArguments(t *testing.T) {
 		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan", "--leader-elect=true", "--journal-retention=24h",
 		"--max-concurrent-turns=0", "--max-running-turns-per-namespace=90%", "--max-queued-turns-per-namespace=10000", "--metrics-bind-address=:8443", "--health-probe-bind-address=:8081",
 		"--log-format=json", "--log-level=info", "--shutdown-grace-seconds=25", "--probe-interval-seconds=60",
-		"--approval-policy=capstan-system-capstan-toolapprovals",
+		"--approval-policy=capstan-system-capstan-toolapprovals", "--role-prefix=capstan-system-capstan",
 	}
 	tests := map[string]struct {
 		values []string
@@ -144,6 +144,7 @@ func TestArguments(t *testing.T) {
 		"Numbers":   {values: []string{"maxRunningTurnsPerNamespace=200"}, want: []string{"--max-running-turns-per-namespace=200"}},
 		"Retention": {values: []string{"journalRetention=0s"}, want: []string{"--journal-retention=0s"}},
 		"NoPolicy":  {values: []string{"approvalPolicy.install=false"}, want: []string{"--approval-policy=capstan-toolapprovals"}},
+		"NoRoles":   {values: []string{"rbac.create=false"}, want: []string{"--role-prefix="}},
 		"Trusting":  {values: []string{"extraArgs={--trust-decided-by}"}, want: []string{"--trust-decided-by"}},
 		"Skills":    {values: []string{"skillsConfigMap=house-skills"}, want: []string{"--skills-file=/etc/capstan/skills/skills.yaml"}},
 		"Addresses": {

@@ -1,6 +1,7 @@
 package charts_test
 
 import (
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -80,8 +81,11 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 			t.Errorf("Roles by namespace (-want +got):\n%s", diff)
 		}
 		const ofPolicy, ofNetwork = "capstan-system-capstan-approval-policy", "capstan-system-capstan-network"
-		roles := []string{ofPolicy, ofNetwork, "capstan-system-capstan-metrics-reader", "capstan-system-capstan-turn-reader", "capstan-system-capstan-approver"}
-		if diff := cmp.Diff(roles, clusterRoles(objects)); diff != "" {
+		roles := []string{
+			"capstan-system-capstan-agent-author", ofPolicy, "capstan-system-capstan-approver", "capstan-system-capstan-connection-author", "capstan-system-capstan-metrics-reader",
+			ofNetwork, "capstan-system-capstan-turn-author", "capstan-system-capstan-turn-reader", "capstan-system-capstan-viewer",
+		}
+		if diff := cmp.Diff(roles, slices.Sorted(slices.Values(clusterRoles(objects)))); diff != "" {
 			t.Errorf("cluster-wide roles, of which the manager has those of the policy and of the network, since every other kind it reads is namespaced (-want +got):\n%s", diff)
 		}
 		own := map[string][]rbacv1.PolicyRule{}
@@ -130,18 +134,15 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 	})
 }
 
-// The ends of the names of the roles for people, which are bound to nobody: for who reads conversations, and for who approves
-// calls.
-const (
-	turnReader = "capstan-turn-reader"
-	approver   = "capstan-approver"
-	// metricsReader is that of the role for programs that scrape.
-	metricsReader = "capstan-metrics-reader"
-)
+// peopleRoles are the ends of the names of the roles for people, which are bound to nobody.
+var peopleRoles = []string{"viewer", "turn-reader", "turn-author", "agent-author", "connection-author", "approver"}
+
+// metricsReader is the end of the name of the role for programs that scrape.
+const metricsReader = "capstan-metrics-reader"
 
 // forPeople says whether a role is one of these.
 func forPeople(name string) bool {
-	return strings.HasSuffix(name, turnReader) || strings.HasSuffix(name, approver)
+	return slices.ContainsFunc(peopleRoles, func(end string) bool { return strings.HasSuffix(name, "capstan-"+end) })
 }
 
 // forOthers says whether a role is not the manager's own.
@@ -165,32 +166,50 @@ func managerRole(t *testing.T, objects []runtime.Object) *rbacv1.ClusterRole {
 	return roles[0]
 }
 
-func TestConversationsAreReadAndCallsApprovedByWhoIsToldToAlone(t *testing.T) {
+// TestTheRolesOfPeople: what each may do is asked of an API server in TestATeamGetsAccessByTheCommandsOfThePage. Here it is that every way to
+// install Capstan has the same, and that those who may view or edit objects neither read conversations nor approve.
+func TestTheRolesOfPeople(t *testing.T) {
+	const aggregate = "rbac.authorization.k8s.io/aggregate-to-"
+	source := map[string]*rbacv1.ClusterRole{}
+	for _, role := range every[*rbacv1.ClusterRole](renderConfig(t)) {
+		if forPeople(role.Name) {
+			source[role.Labels["capstan.dev/role"]] = role
+		}
+	}
+	if diff := cmp.Diff(slices.Sorted(slices.Values(peopleRoles)), slices.Sorted(maps.Keys(source))); diff != "" {
+		t.Fatalf("the labels capstan.dev/role in config/rbac (-want +got):\n%s", diff)
+	}
+	for _, name := range []string{"turn-reader", "approver", "connection-author"} {
+		for _, whole := range []string{"view", "edit"} {
+			if source[name].Labels[aggregate+whole] != "" {
+				t.Errorf("%s is part of %s, want it part of admin alone", name, whole)
+			}
+		}
+	}
 	for name, objects := range manifests(t) {
 		t.Run(name, func(t *testing.T) {
-			rules := map[string][]rbacv1.PolicyRule{}
+			found := 0
 			for _, role := range every[*rbacv1.ClusterRole](objects) {
 				if !forPeople(role.Name) {
 					continue
 				}
-				rules[role.Name[strings.LastIndex(role.Name, "capstan-"):]] = role.Rules
-				for label := range role.Labels {
-					if strings.HasPrefix(label, "rbac.authorization.k8s.io/aggregate-to-") {
-						t.Errorf("got the label %s, want it part of no other role: to read conversations and to approve is more than to view and edit objects", label)
+				found++
+				want := source[role.Labels["capstan.dev/role"]]
+				if want == nil || !strings.HasSuffix(role.Name, "capstan-"+role.Labels["capstan.dev/role"]) {
+					t.Errorf("role %s has the label %q, want the end of its name", role.Name, role.Labels["capstan.dev/role"])
+					continue
+				}
+				if diff := cmp.Diff(want.Rules, role.Rules); diff != "" {
+					t.Errorf("rules of %s (-want +got):\n%s", role.Name, diff)
+				}
+				for _, whole := range []string{"view", "edit", "admin"} {
+					if got := role.Labels[aggregate+whole]; got != want.Labels[aggregate+whole] {
+						t.Errorf("label %s%s of %s = %q, want %q", aggregate, whole, role.Name, got, want.Labels[aggregate+whole])
 					}
 				}
 			}
-			group := []string{"capstan.dev"}
-			want := map[string][]rbacv1.PolicyRule{
-				turnReader: {{APIGroups: group, Resources: []string{"turns", "turns/log"}, Verbs: []string{"get"}}},
-				approver: {
-					{APIGroups: group, Resources: []string{"toolapprovals"}, Verbs: []string{"create", "get", "list"}},
-					{APIGroups: group, Resources: []string{"turns"}, Verbs: []string{"get", "list", "watch"}},
-					{APIGroups: group, Resources: []string{"turns/log"}, Verbs: []string{"get"}},
-				},
-			}
-			if diff := cmp.Diff(want, rules); diff != "" {
-				t.Errorf("rules of the roles for people (-want +got):\n%s", diff)
+			if found != len(peopleRoles) {
+				t.Errorf("got %d roles for people, want %d", found, len(peopleRoles))
 			}
 		})
 	}

@@ -4,7 +4,8 @@
 //   - config/crd/bases/*.yaml, byte for byte, to charts/capstan/files/crds;
 //   - the rules of the ClusterRole and of the Role in config/rbac/role.yaml to charts/capstan/files, where the chart's
 //     templates put them into the Roles that its values ask for;
-//   - the policies in config/policy, byte for byte, to charts/capstan/files, where a template takes their specs.
+//   - the policies in config/policy and the roles of people in config/rbac, byte for byte, to charts/capstan/files, where templates
+//     take their specs and rules.
 //
 // Run it from the root of the repository: go run ./hack/chart. Running it again changes nothing.
 package main
@@ -35,10 +36,11 @@ const (
 	ownRules = "charts/capstan/files/own-namespace-rules.yaml"
 )
 
-// policies are the files with the policies of config/policy, and where the chart has them.
-var policies = map[string]string{
+// copied are the files that the chart has byte for byte, and where it has them.
+var copied = map[string]string{
 	"config/policy/toolapproval_policy.yaml": "charts/capstan/files/toolapproval-policy.yaml",
 	"config/policy/reference_policy.yaml":    "charts/capstan/files/reference-policy.yaml",
+	"config/rbac/people_roles.yaml":          "charts/capstan/files/people-roles.yaml",
 }
 
 func main() {
@@ -58,12 +60,12 @@ func sync(root string) error {
 	if err := syncRules(root); err != nil {
 		return err
 	}
-	for source, target := range policies {
-		policy, err := os.ReadFile(filepath.Join(root, source))
+	for source, target := range copied {
+		data, err := os.ReadFile(filepath.Join(root, source))
 		if err != nil {
-			return fmt.Errorf("failed to read a policy: %w", err)
+			return fmt.Errorf("failed to read a file that the chart has as well: %w", err)
 		}
-		if err := write(filepath.Join(root, target), policy); err != nil {
+		if err := write(filepath.Join(root, target), data); err != nil {
 			return err
 		}
 	}

@@ -19,7 +19,7 @@ func repository(t *testing.T, roles string, crds map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
 	put(t, filepath.Join(root, roleSource), roles)
-	for source := range policies {
+	for source := range copied {
 		put(t, filepath.Join(root, source), policy)
 	}
 	for name, text := range crds {
@@ -63,9 +63,9 @@ func TestSyncCopiesCRDsAndSplitsRules(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, crdTarget, "gone.yaml")); !os.IsNotExist(err) {
 		t.Errorf("a CRD that is no longer generated is still in the chart (%v)", err)
 	}
-	for _, target := range policies {
+	for _, target := range copied {
 		if got := get(t, filepath.Join(root, target)); got != policy {
-			t.Errorf("policy in the chart, %s = %q, want the source byte for byte: %q", target, got, policy)
+			t.Errorf("copy in the chart, %s = %q, want the source byte for byte: %q", target, got, policy)
 		}
 	}
 	for path, want := range map[string]string{managerRules: "- turns", ownRules: "- leases"} {

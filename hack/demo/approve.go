@@ -25,7 +25,7 @@ const approver = "grace"
 // word for who they are.
 func (d *demo) allowApprovals(ctx context.Context) error {
 	for _, args := range [][]string{
-		{"apply", "-f", filepath.Join(d.config, "rbac", "approver_role.yaml")},
+		{"apply", "-f", filepath.Join(d.config, "rbac", "people_roles.yaml")},
 		{"apply", "-k", filepath.Join(d.config, "policy")},
 	} {
 		if _, err := d.kubectl(ctx, args...); err != nil {

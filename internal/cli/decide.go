@@ -37,7 +37,7 @@ The arguments are read from the Turn's journal, as capstan logs does it, and mus
 decision holds for these and no others. Line feeds within texts, and all that a screen does not show, are written out.
 
 Who decides is whom the API server takes you for, by your kubeconfig or by --token. It takes get on turns and on turns/log and create
-on toolapprovals, as the ClusterRole capstan-approver gives, and for the arguments what capstan logs needs beside.
+on toolapprovals, as the ClusterRole with the label capstan.dev/role=approver gives, and for the arguments what capstan logs needs beside.
 
 Several calls are asked for one by one, or with --all at once. Without a terminal, -y stands for the reply, and --call or --all
 says which call where there are several. Where the arguments cannot be read a call is approved only with --without-arguments.

@@ -183,7 +183,7 @@ func (c *decisions) create(ctx context.Context, p v1alpha1.PendingApproval) erro
 		return c.already(ctx, a, what)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%q may not decide about the %s: %w; it takes create on toolapprovals of capstan.dev, as this gives: "+
-			"kubectl create rolebinding approver -n %s --clusterrole capstan-approver --user %s", c.who, what, err, c.turn.Namespace, c.who)
+			"kubectl create rolebinding approver -n %s --clusterrole %s --user %s", c.who, what, err, c.turn.Namespace, roleName(ctx, c.api, "approver"), c.who)
 	case err != nil:
 		return fmt.Errorf("failed to decide about the %s: %w", what, err)
 	}

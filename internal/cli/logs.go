@@ -22,7 +22,7 @@ see capstan render.
 
 In a cluster the journal is asked of the manager. A port is forwarded to the pod of the Turn's executor, or --server says
 where the manager serves. Who you are says the bearer token of your kubeconfig, or --token. It takes get on turns/log, as the
-ClusterRole capstan-turn-reader gives, and for the forwarding list on leases and get and create on pods/portforward in the manager's
+ClusterRole with the label capstan.dev/role=turn-reader gives, and for the forwarding list on leases and get and create on pods/portforward in the manager's
 namespace.
 
 With --data-dir it is the journal that capstan run keeps there.

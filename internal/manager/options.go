@@ -100,6 +100,9 @@ type Options struct {
 	// ApprovalPolicy is the name of the ValidatingAdmissionPolicy, and of its binding, without which no decision about a call is
 	// used; empty for approvals.DefaultPolicy.
 	ApprovalPolicy string
+	// RolePrefix is what the names of the ClusterRoles for people begin with in this installation, for messages that name one; empty if
+	// there are no such roles.
+	RolePrefix string
 	// TrustDecidedBy uses decisions without that policy.
 	TrustDecidedBy bool
 	// Hooks stand between the parts of this process.
@@ -142,6 +145,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.ClusterCIDRs, netpolicy.ClusterFlag, nil, "prefixes of IP addresses of the cluster's Services, Pods and nodes, separated by commas: ModelProviders and ToolServers reach of them only Services of their own namespace and what --"+netpolicy.AllowFlag+" has; default: those of Nodes and ServiceCIDRs, and all private addresses where these do not say all")
 	f.StringToStringVar(&o.Limits, "limits", nil, "ceilings of the limits of all Turns, by the names of the fields of limits, such as maxSteps=20,timeoutSeconds=600,maxTokens=500000,maxCost=2.50; of these, the Agent's and the Turn's limits the lowest holds. A ceiling is no default. timeoutSeconds is 3600 unless it is given. All processes must have the same")
 	f.StringVar(&o.ApprovalPolicy, "approval-policy", approvals.DefaultPolicy, "name of the ValidatingAdmissionPolicy, and of its binding, by which the API server lets nobody decide about a call of a tool in the name of another; while they are not there, no decision is used. config/policy and the chart install them")
+	f.StringVar(&o.RolePrefix, "role-prefix", "capstan", "what the names of the ClusterRoles for people begin with, for messages that name one, such as capstan-turn-reader; empty if there are none")
 	f.BoolVar(&o.TrustDecidedBy, "trust-decided-by", false, "use decisions about calls of tools without that policy: only where something else makes sure that spec.decidedBy of a ToolApproval is the user who creates it")
 }
 
@@ -250,6 +254,7 @@ func (o *Options) Validate() error {
 		check(audience != "" && len(audience) <= 1024, "--token-audiences: an audience must have from 1 to 1024 characters, got %d", len(audience))
 	}
 	check(o.JournalRetention >= 0 && o.JournalRetention <= maxRetention, "--journal-retention %s must be from 0 to %s", o.JournalRetention, maxRetention)
+	check(o.RolePrefix == "" || len(validation.IsDNS1123Subdomain(o.RolePrefix)) == 0, "--role-prefix %q must be the beginning of the names of ClusterRoles", o.RolePrefix)
 	check(o.ApprovalPolicy == "" || len(validation.IsDNS1123Subdomain(o.ApprovalPolicy)) == 0, "--approval-policy %q must be the name of a ValidatingAdmissionPolicy", o.ApprovalPolicy)
 	_, wrong = o.quotas()
 	check(wrong == nil, "%w", wrong)

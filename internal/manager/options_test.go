@@ -76,6 +76,7 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 		{"CAPSTAN_TOOL_ALLOW_CIDRS", "[127.0.0.0/8,::1/128]", "tool-allow-cidrs"},
 		{"CAPSTAN_LIMITS", "[maxCost=2.50,maxSteps=20]", "limits"},
 		{"CAPSTAN_APPROVAL_POLICY", "p", "approval-policy"},
+		{"CAPSTAN_ROLE_PREFIX", "p", "role-prefix"},
 		{"CAPSTAN_TRUST_DECIDED_BY", "true", "trust-decided-by"},
 		{"CAPSTAN_JOURNAL_QUOTA", "20Gi", "journal-quota"},
 		{"CAPSTAN_JOURNAL_QUOTA_PER_NAMESPACE", "2Gi", "journal-quota-per-namespace"},
@@ -103,8 +104,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 34 {
-		t.Errorf("there are %d flags; the table above has 34", count)
+	if count != 35 {
+		t.Errorf("there are %d flags; the table above has 35", count)
 	}
 }
 
@@ -129,6 +130,7 @@ func TestValidate(t *testing.T) {
 		change func(*Options)
 		want   string
 	}{
+		"a role that is no name":    {func(o *Options) { o.RolePrefix = "Mine" }, `--role-prefix "Mine" must be the beginning of the names of ClusterRoles`},
 		"a policy that is no name":  {func(o *Options) { o.ApprovalPolicy = "Mine" }, `--approval-policy "Mine" must be the name of a ValidatingAdmissionPolicy`},
 		"no executor name":          {func(o *Options) { o.ExecutorName = "" }, "--executor-name"},
 		"an executor name of a Mac": {func(o *Options) { o.ExecutorName = "Ada's" }, "--executor-name"},

@@ -18,7 +18,7 @@ func (p *parts) addReads(ctx context.Context) (annotations map[string]string, er
 	}
 	p.reads, err = readapi.Listen(ctx, readapi.Options{
 		Address: o.ReadBindAddress, CertFile: o.ReadTLSCertFile, KeyFile: o.ReadTLSKeyFile,
-		Journal: p.store, Credentials: p.credentials, Turns: p.manager.GetAPIReader(), Access: p.access, Now: p.now, Log: p.log.WithName("read-api"),
+		Journal: p.store, Credentials: p.credentials, Turns: p.manager.GetAPIReader(), Access: p.access, RolePrefix: o.RolePrefix, Now: p.now, Log: p.log.WithName("read-api"),
 	})
 	if err != nil {
 		return nil, err

@@ -22,8 +22,16 @@ func (s *Server) check(ctx context.Context, r *http.Request, turn types.Namespac
 		return user, nil
 	case no.Status == http.StatusForbidden:
 		return "", refuse(no.Status, "%q may not read what was said in Turn %q of namespace %q: it takes a rule with apiGroups [%s], "+
-			"resources [turns/log] and verbs [get] there, such as a RoleBinding to the ClusterRole capstan-turn-reader gives",
-			no.User, turn.Name, turn.Namespace, v1alpha1.GroupVersion.Group)
+			"resources [turns/log] and verbs [get] there%s",
+			no.User, turn.Name, turn.Namespace, v1alpha1.GroupVersion.Group, s.suchAs())
 	}
 	return "", &Error{Status: no.Status, Message: no.Message}
+}
+
+// suchAs names the role that gives the right to read, if this installation has one.
+func (s *Server) suchAs() string {
+	if s.o.RolePrefix == "" {
+		return ""
+	}
+	return ", such as a RoleBinding to the ClusterRole " + s.o.RolePrefix + "-turn-reader gives"
 }

@@ -55,6 +55,8 @@ type Options struct {
 	Turns client.Reader
 	// Access knows who has a token and what they may.
 	Access *access.Guard
+	// RolePrefix is what the name of the ClusterRole for readers begins with; empty if there is none.
+	RolePrefix string
 	// Credentials are those that this process uses, by namespace: no answer has them, also where a journal has them. nil for none.
 	Credentials *redact.Set
 	// Now is the time of day. It must be the real one: connections have deadlines.

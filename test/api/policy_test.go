@@ -14,16 +14,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// shipped creates an object of a file in config, and deletes it after the test.
-func shipped(ctx SpecContext, path ...string) *unstructured.Unstructured {
+// shipped creates the objects of a file in config, and deletes them after the test.
+func shipped(ctx SpecContext, path ...string) {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(append([]string{"..", "..", "config"}, path...)...))
 	Expect(err).NotTo(HaveOccurred())
-	object := &unstructured.Unstructured{}
-	Expect(yaml.UnmarshalStrict(text, &object.Object)).To(Succeed())
-	Expect(apiClient.Create(ctx, object, client.FieldValidation("Strict"))).To(Succeed())
-	DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, object)).To(Succeed()) })
-	return object
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		object := &unstructured.Unstructured{}
+		Expect(yaml.UnmarshalStrict([]byte(document), &object.Object)).To(Succeed())
+		Expect(apiClient.Create(ctx, object, client.FieldValidation("Strict"))).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, object)).To(Succeed()) })
+	}
 }
 
 // as returns a client of a user, who is nobody special.
@@ -66,7 +67,7 @@ var _ = Describe("Who decides about a call", func() {
 				WithContext(ctx).WithTimeout(patience).Should(Succeed())
 		})
 		shipped(ctx, "policy", "toolapproval_binding.yaml")
-		shipped(ctx, "rbac", "approver_role.yaml")
+		shipped(ctx, "rbac", "people_roles.yaml")
 		bound(ctx, "capstan-approver", "ada", "bob")
 		// A new policy is in force a moment later.
 		Eventually(func() error { return decide(ctx, "ada", "bob") }).WithContext(ctx).WithTimeout(patience).

@@ -164,7 +164,7 @@ var _ = Describe("The commands that decide", func() {
 		blind := s.as(s.user(ctx, "eve", approverRules[0], approverRules[2]))
 		unread := at(ctx, "y\n", append([]string{"approve", "first"}, blind...)...).must(ctx, cli.ExitFailed)
 		Expect(unread.err.String()).To(And(ContainSubstring("the arguments of call_1 cannot be read, so nothing was approved"),
-			ContainSubstring("the ClusterRole capstan-turn-reader"), ContainSubstring("say --without-arguments")))
+			ContainSubstring("the ClusterRole team-capstan-turn-reader"), ContainSubstring("say --without-arguments")))
 		Expect(s.approvals(ctx)).To(BeEmpty())
 		at(ctx, "y\n", append([]string{"deny", "first"}, blind...)...).must(ctx, cli.ExitOK)
 		s.waiting(ctx, "second", map[string]string{"call_1": `{"id":1}`})
@@ -200,7 +200,7 @@ var _ = Describe("The commands that decide", func() {
 			code       int
 		}{
 			{"first", `"system:serviceaccount:` + s.namespace + `:reader" may not decide about the call call_1`, cli.ExitFailed},
-			{"first", "kubectl create rolebinding approver -n " + s.namespace + " --clusterrole capstan-approver --user system:serviceaccount:", cli.ExitFailed},
+			{"first", "kubectl create rolebinding approver -n " + s.namespace + " --clusterrole $(kubectl get clusterroles -l capstan.dev/role=approver -o jsonpath='{.items[0].metadata.name}') --user system:serviceaccount:", cli.ExitFailed},
 			{"busy", "Turn " + s.namespace + "/busy awaits no approval: its state is not known yet", cli.ExitFailed},
 			{"parent", "awaits no approval: it waits for its sub-agents, which may need one: look at parent-1", cli.ExitFailed},
 			{"over", "awaits no approval: it has ended (Cancelled)", cli.ExitFailed},

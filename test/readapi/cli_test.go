@@ -111,7 +111,7 @@ var _ = Describe("The command line at a server", func() {
 		Expect(absent.err.String()).To(ContainSubstring(`there is no Turn "absent"`))
 		at[len(at)-1] = s.user(ctx, "stranger")
 		refused := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, cli.ExitFailed)
-		Expect(refused.err.String()).To(ContainSubstring("the ClusterRole capstan-turn-reader"))
+		Expect(refused.err.String()).To(ContainSubstring("the ClusterRole team-capstan-turn-reader"))
 
 		By("saying that there is nothing yet")
 		s.turn(ctx, "second")

@@ -48,7 +48,7 @@ func newStage(ctx context.Context, change ...func(*readapi.Options)) *stage {
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(store.Close)
 	s := &stage{namespace: namespace.Name, store: store, options: readapi.Options{
-		Address: "127.0.0.1:0", Journal: store, Turns: apiClient, Access: access.New(clientset, nil, time.Now), Now: time.Now, Log: GinkgoLogr,
+		Address: "127.0.0.1:0", Journal: store, Turns: apiClient, Access: access.New(clientset, nil, time.Now), RolePrefix: "team-capstan", Now: time.Now, Log: GinkgoLogr,
 		Poll: polling, Recheck: 5 * polling,
 	}}
 	for _, f := range change {

@@ -71,6 +71,7 @@ spec:
         - --data-dir=/var/lib/capstan
         {{- end }}
         - --approval-policy={{ include "capstan.approvalPolicyName" . }}
+        - --role-prefix={{ include "capstan.rolePrefix" . }}
         {{- with .Values.watchNamespaces }}
         - --watch-namespaces={{ join "," . }}
         {{- end }}

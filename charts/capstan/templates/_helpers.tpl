@@ -22,6 +22,11 @@
 {{- printf "%s-%s" .Release.Namespace (include "capstan.fullname" .) -}}
 {{- end -}}
 
+{{/* What the names of the roles of people begin with; empty if the release has none. */}}
+{{- define "capstan.rolePrefix" -}}
+{{- if .Values.rbac.create -}}{{ include "capstan.clusterName" . }}{{- end -}}
+{{- end -}}
+
 {{/* Labels of what a Service and a Deployment select; they never change. */}}
 {{- define "capstan.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "capstan.name" . }}

@@ -1,0 +1,222 @@
+package charts_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// commandsOf returns the commands of a page that a person types in: its blocks of the language sh.
+func commandsOf(t *testing.T, page string) []string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands []string
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+		commands = append(commands, block[1])
+	}
+	if len(commands) == 0 {
+		t.Fatalf("%s has no commands", page)
+	}
+	return commands
+}
+
+// shell runs a script as an administrator of the cluster types it in.
+func (c cluster) shell(t *testing.T, script string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "bash", "-euc", script)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig, "PATH="+filepath.Dir(kubectlPath)+":"+os.Getenv("PATH"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+}
+
+func (c cluster) clients(t *testing.T) kubernetes.Interface {
+	t.Helper()
+	clients, err := kubernetes.NewForConfig(c.as(t, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clients
+}
+
+// rightsOf returns which verbs a group has on which resources of a namespace, of all that there is to ask about.
+func rightsOf(t *testing.T, clients kubernetes.Interface, namespace, group string) map[string][]string {
+	t.Helper()
+	resources := []string{
+		"agents", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns", "turns/log", "turns/status",
+		"secrets", "configmaps", "events", "pods", "serviceaccounts/token", "rolebindings",
+	}
+	groups := map[string]string{"secrets": "", "configmaps": "", "events": "", "pods": "", "serviceaccounts/token": "", "rolebindings": rbacv1.GroupName}
+	rights := map[string][]string{}
+	for _, resource := range resources {
+		name, subresource, _ := strings.Cut(resource, "/")
+		api, other := groups[resource]
+		if !other {
+			api = "capstan.dev"
+		}
+		for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
+			review, err := clients.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: "ada", Groups: []string{group, "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: api, Resource: name, Subresource: subresource},
+			}}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if review.Status.Allowed {
+				rights[resource] = append(rights[resource], verb)
+			}
+		}
+	}
+	return rights
+}
+
+// TestATeamGetsAccessByTheCommandsOfThePage runs the commands of docs/access.md, and asks a real API server what each group may do then.
+func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
+	c := startCluster(t)
+	c.run(t, kubectlPath, "create", "namespace", "capstan-system")
+	c.run(t, kubectlPath, "create", "namespace", "helpdesk")
+	c.run(t, helmPath, "upgrade", "--install", "capstan", "capstan", "--namespace", "capstan-system")
+	c.run(t, kubectlPath, "wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=capstan", "--timeout=30s")
+	blocks := commandsOf(t, "../docs/access.md")
+	if n := strings.Count(strings.TrimSpace(blocks[0]), "\n") + 1; n != 3 {
+		t.Errorf("the page gives a team access by %d commands, want three:\n%s", n, blocks[0])
+	}
+	for _, block := range blocks {
+		c.shell(t, block)
+	}
+
+	look := []string{"get", "list", "watch"}
+	write := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
+	viewer := func(writes ...string) map[string][]string {
+		rights := map[string][]string{"events": look}
+		for _, kind := range []string{"agents", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns"} {
+			rights[kind] = look
+		}
+		for _, kind := range writes {
+			rights[kind] = write
+		}
+		return rights
+	}
+	get := []string{"get"}
+	want := map[string]map[string][]string{
+		"visitors":         viewer(),
+		"helpdesk":         viewer("turns", "sessions"),
+		"helpdesk-authors": viewer("agents", "promptprofiles"),
+		"platform":         viewer("modelproviders", "toolservers"),
+		"auditors":         {"turns": get, "turns/log": get},
+		"helpdesk-leads":   {"turns": look, "turns/log": get, "toolapprovals": {"get", "list", "create"}},
+	}
+	clients := c.clients(t)
+	for group, rights := range want {
+		if diff := cmp.Diff(rights, rightsOf(t, clients, "helpdesk", group)); diff != "" {
+			t.Errorf("the rights of group %s in its namespace (-want +got):\n%s", group, diff)
+		}
+		if rights := rightsOf(t, clients, "default", group); len(rights) > 0 {
+			t.Errorf("group %s has rights in another namespace: %v", group, rights)
+		}
+	}
+	t.Run("Use", func(t *testing.T) { c.checkTeam(t) })
+	t.Run("Aggregation", func(t *testing.T) { checkAggregation(t, c, clients) })
+}
+
+// checkTeam lets people of the team do their work, and what is not theirs.
+func (c cluster) checkTeam(t *testing.T) {
+	const agent, turn, server, approval, configMap = `{apiVersion: capstan.dev/v1alpha1, kind: Agent, metadata: {name: a}, spec: {promptProfileRef: {name: p}, models: [{providerRef: {name: m}, model: x}]}}`,
+		`{apiVersion: capstan.dev/v1alpha1, kind: Turn, metadata: {name: t}, spec: {agentRef: {name: a}, message: Hello}}`,
+		`{apiVersion: capstan.dev/v1alpha1, kind: ToolServer, metadata: {name: s}, spec: {type: MCP, mcp: {url: "https://tools.example.com/mcp"}, credentialsRef: {name: %s, key: apiKey}}}`,
+		`{apiVersion: capstan.dev/v1alpha1, kind: ToolApproval, metadata: {name: d}, spec: {turnRef: {name: t}, turnUID: 2d0c6a54-6f7e-4c56-8c1b-1b1f9c1a7e33, requestID: r, step: 1, callID: c, toolName: close_ticket, schemaHash: ` +
+			`21de87fbe6279092d027916b805ebbc68286af782fd5366e71a3a191ccd4dda7, argumentsHash: ` +
+			`21de87fbe6279092d027916b805ebbc68286af782fd5366e71a3a191ccd4dda7, decision: Approved, decidedBy: %s}}`,
+		`{apiVersion: capstan.dev/v1alpha1, kind: Turn, metadata: {name: u}, spec: {agentRef: {name: a}, message: Hello, context: {contributions: [{name: prices, configMapKeyRef: {name: prices, key: text}}]}}}`
+	for name, tc := range map[string]struct {
+		user, group, manifest string
+		// refused is part of why the API server refuses it; empty if it does not.
+		refused string
+	}{
+		"a Turn author asks":                        {"ada", "helpdesk", turn, ""},
+		"a visitor does not ask":                    {"vic", "visitors", turn, "cannot create resource"},
+		"a Turn author makes no Agent":              {"ada", "helpdesk", agent, "cannot create resource"},
+		"a Turn author refers to no ConfigMap":      {"ada", "helpdesk", configMap, `may not get ConfigMap "prices"`},
+		"a Turn author does not approve":            {"ada", "helpdesk", fmt.Sprintf(approval, "ada"), "cannot create resource"},
+		"an Agent author makes one":                 {"bob", "helpdesk-authors", agent, ""},
+		"an Agent author does not ask":              {"bob", "helpdesk-authors", turn, "cannot create resource"},
+		"an approver decides":                       {"eve", "helpdesk-leads", fmt.Sprintf(approval, "eve"), ""},
+		"an approver signs for nobody else":         {"eve", "helpdesk-leads", fmt.Sprintf(approval, "ada"), `spec.decidedBy must be "eve"`},
+		"an approver does not ask":                  {"eve", "helpdesk-leads", turn, "cannot create resource"},
+		"an auditor does not ask":                   {"max", "auditors", turn, "cannot create resource"},
+		"the platform team refers to its Secret":    {"pat", "platform", fmt.Sprintf(server, "helpdesk-model"), ""},
+		"the platform team refers to no other":      {"pat", "platform", fmt.Sprintf(server, "payroll"), `may not get Secret "payroll"`},
+		"the platform team makes no Agent":          {"pat", "platform", agent, "cannot create resource"},
+		"an Agent author connects no server":        {"bob", "helpdesk-authors", fmt.Sprintf(server, "helpdesk-model"), "cannot create resource"},
+		"a Turn author asks in no other namespace":  {"ada", "helpdesk", strings.Replace(turn, "name: t}", "name: t, namespace: default}", 1), "cannot create resource"},
+		"an approver approves in no other":          {"eve", "helpdesk-leads", strings.Replace(fmt.Sprintf(approval, "eve"), "name: d}", "name: d, namespace: default}", 1), "cannot create resource"},
+		"a person of no team asks nothing, nowhere": {"sam", "strangers", turn, "cannot create resource"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "object.yaml")
+			if err := os.WriteFile(file, []byte(tc.manifest), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args := []string{"--kubeconfig", c.kubeconfig, "create", "--dry-run=server", "-f", file, "--as", tc.user, "--as-group", tc.group}
+			if !strings.Contains(tc.manifest, "namespace:") {
+				args = append(args, "-n", "helpdesk")
+			}
+			_, err := output(t.Context(), kubectlPath, args...)
+			if (err == nil) != (tc.refused == "") || (err != nil && !strings.Contains(err.Error(), tc.refused)) {
+				t.Errorf("create = %v, want a refusal with %q", err, tc.refused)
+			}
+		})
+	}
+}
+
+// checkAggregation holds the labels of the roles against the selectors that the API server's own view, edit and admin have. The controller
+// that joins them does not run here.
+func checkAggregation(t *testing.T, c cluster, clients kubernetes.Interface) {
+	joined := func() map[string][]string {
+		parts := map[string][]string{}
+		for _, whole := range []string{"view", "edit", "admin"} {
+			role, err := clients.RbacV1().ClusterRoles().Get(t.Context(), whole, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// edit is part of admin, and view of edit, by labels of their own: their parts are not repeated here.
+			for _, selector := range role.AggregationRule.ClusterRoleSelectors {
+				selector.MatchLabels["app.kubernetes.io/part-of"] = "capstan"
+				list, err := clients.RbacV1().ClusterRoles().List(t.Context(), metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(&selector)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, part := range list.Items {
+					parts[whole] = append(parts[whole], part.Labels["capstan.dev/role"])
+				}
+			}
+			slices.Sort(parts[whole])
+		}
+		return parts
+	}
+	want := map[string][]string{
+		"view": {"viewer"}, "edit": {"agent-author", "turn-author", "viewer"},
+		"admin": {"agent-author", "approver", "connection-author", "turn-author", "turn-reader", "viewer"},
+	}
+	if diff := cmp.Diff(want, joined()); diff != "" {
+		t.Errorf("the parts of view, edit and admin (-want +got):\n%s", diff)
+	}
+	c.run(t, helmPath, "upgrade", "capstan", "capstan", "--namespace", "capstan-system", "--set", "rbac.aggregate=false")
+	if parts := joined(); len(parts["view"])+len(parts["edit"])+len(parts["admin"]) > 0 {
+		t.Errorf("with rbac.aggregate=false the parts of view, edit and admin are %v, want none", parts)
+	}
+}
