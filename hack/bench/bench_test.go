@@ -67,9 +67,8 @@ func TestBenchmarkMeasuresRealTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	manager := floorContender(self)
-	manager.name = "manager"
-	manager.members[0].name = "manager"
+	all := contendersOf("", self)
+	all.manager = floorContender(self, "manager", v1alpha1.GroupVersion.Group)
 	o, err := parse([]string{
 		"--only", "floor", "--turns", "5", "--warmup", "1", "--latency", "20ms", "--reply-chars", "40", "--payload", "5000",
 		"--crds", filepath.Join("..", "..", "config", "crd", "bases"),
@@ -77,18 +76,19 @@ func TestBenchmarkMeasuresRealTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := measure(t.Context(), o, manager, floorContender(self), t.Output())
+	report, err := measure(t.Context(), o, all, t.Output())
 	if err != nil {
 		t.Fatalf("measure: %v", err)
 	}
 	if err := report.failure(); err != nil {
 		t.Error(err)
 	}
-	for name, m := range map[string]*Measurement{"manager": report.Manager, "floor": report.Floor} {
+	for name, m := range map[string]*Measurement{"manager": report.Manager, "floor": report.Floor, "minimal": report.Minimal} {
 		if diff := cmp.Diff(map[string]float64{"PUT turns/status": 2}, m.WritesPerTurnByKind); diff != "" {
 			t.Errorf("writes per Turn of the %s (-want +got):\n%s", name, diff)
 		}
-		if m.ModelRequestsPerTurn != 1 || m.TurnsPerSecond <= 0 || m.PeakMemoryMiB <= 0 || m.Completion.P95 < 20 {
+		if m.ModelRequestsPerTurn != 1 || m.TurnsPerSecond <= 0 || m.PeakMemoryMiB <= 0 || m.Completion.P95 < 20 ||
+			m.ServerCPUPerTurn <= 0 || m.Single.P50 <= 0 {
 			t.Errorf("measurement of the %s is implausible: %+v", name, m)
 		}
 		// No Turn takes longer than all of them together; one of the warm-up that is counted in would.
@@ -110,7 +110,7 @@ func TestContenderThatEndsIsShownWithItsLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("TMPDIR", t.TempDir())
-	_, err = measure(t.Context(), o, broken, broken, t.Output())
+	_, err = measure(t.Context(), o, contenders{broken, broken, broken}, t.Output())
 	if err == nil {
 		t.Fatal("measure succeeded")
 	}
@@ -174,27 +174,34 @@ apiserver_request_total{code="201",component="apiserver",dry_run="",group="event
 apiserver_request_total{code="200",component="apiserver",dry_run="",group="coordination.k8s.io",resource="leases",scope="resource",subresource="",verb="PUT",version="v1"} 7
 apiserver_request_total{code="201",component="apiserver",dry_run="",group="coordination.k8s.io",resource="leases",scope="resource",subresource="",verb="POST",version="v1"} 1
 apiserver_request_total{code="201",component="apiserver",dry_run="",group="authorization.k8s.io",resource="subjectaccessreviews",scope="resource",subresource="",verb="POST",version="v1"} 4
+apiserver_request_total{code="201",component="apiserver",dry_run="",group="bench.capstan.dev",resource="turns",scope="resource",subresource="",verb="POST",version="v1alpha1"} 5
+# TYPE process_cpu_seconds_total counter
+process_cpu_seconds_total 12.5
 # TYPE workqueue_depth gauge
 workqueue_depth{name="x"} 3
 `
-	got, leases, err := parseWrites(strings.NewReader(text))
+	counted, err := parseCounters(strings.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := writes{"PUT turns/status": 600, "PUT turns/status 409": 2, "POST turns": 300, "POST events.events.k8s.io": 300}
+	if counted.serverCPU != 12500*time.Millisecond {
+		t.Errorf("CPU time of the API server: %s, want 12.5s", counted.serverCPU)
+	}
+	got, leases := counted.writes, counted.leases
+	want := writes{"PUT turns/status": 600, "PUT turns/status 409": 2, "POST turns": 305, "POST events.events.k8s.io": 300}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("writes (-want +got):\n%s", diff)
 	}
 	if leases != 8 {
 		t.Errorf("writes of Leases: %v, want 8", leases)
 	}
-	earlier := writes{"PUT turns/status": 500, "POST turns": 300}
+	earlier := writes{"PUT turns/status": 500, "POST turns": 305}
 	want = writes{"PUT turns/status": 100, "PUT turns/status 409": 2, "POST events.events.k8s.io": 300}
 	if diff := cmp.Diff(want, got.minus(earlier)); diff != "" {
 		t.Errorf("difference (-want +got):\n%s", diff)
 	}
 	for name, bad := range map[string]string{"not metrics": "<html>", "without the metric": "workqueue_depth 3\n"} {
-		if _, _, err := parseWrites(strings.NewReader(bad)); err == nil {
+		if _, err := parseCounters(strings.NewReader(bad)); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -240,17 +247,18 @@ func TestMeasurementIsPerTurnAndWithoutTheBenchmarksOwnWrites(t *testing.T) {
 		byExecutor: map[string]int{"e": 2},
 	}
 	before := sample{
-		writes: writes{"POST turns": 1, "PUT turns/status": 2}, leases: 3, modelRequests: 1,
+		counters: counters{writes: writes{"POST turns": 1, "PUT turns/status": 2}, leases: 3, serverCPU: time.Second}, modelRequests: 1,
 		uses: []use{{cpu: time.Second}, {cpu: time.Minute}},
 	}
 	after := sample{
-		writes: writes{"POST turns": 3, "PUT turns/status": 6, "POST events": 1}, leases: 5, modelRequests: 4,
-		uses: []use{{cpu: time.Second + 20*time.Millisecond, peakMemory: 1 << 20}, {cpu: time.Minute + 10*time.Millisecond, peakMemory: 2 << 20}},
+		counters:      counters{writes: writes{"POST turns": 3, "PUT turns/status": 6, "POST events": 1}, leases: 5, serverCPU: time.Second + 8*time.Millisecond},
+		modelRequests: 4,
+		uses:          []use{{cpu: time.Second + 20*time.Millisecond, peakMemory: 1 << 20}, {cpu: time.Minute + 10*time.Millisecond, peakMemory: 2 << 20}},
 	}
 	want := &Measurement{
 		TurnsPerSecond: 1, WallSeconds: 2, Overhead: Percentiles{100, 100}, Completion: Percentiles{1000, 2000},
 		WritesPerTurn: 2.5, WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2, "POST events": 0.5}, LeaseWrites: 2,
-		CPUPerTurn: 15, PeakMemoryMiB: 3, ModelRequestsPerTurn: 1.5, FailedTurns: map[string]int{},
+		CPUPerTurn: 15, ServerCPUPerTurn: 4, PeakMemoryMiB: 3, ModelRequestsPerTurn: 1.5, FailedTurns: map[string]int{},
 		Processes: []Process{{Name: "controller", CPUPerTurn: 10, PeakMemoryMiB: 1}, {Name: "executor", Turns: new(2), CPUPerTurn: 5, PeakMemoryMiB: 2}},
 	}
 	both := team{{member: member{name: "controller"}}, {member: member{name: "executor", executor: "e"}}}
@@ -265,10 +273,15 @@ func exampleReport() *Report {
 		Manager: &Measurement{
 			TurnsPerSecond: 80, WallSeconds: 3.75, Overhead: Percentiles{12.345, 150.4}, WritesPerTurn: 3,
 			WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2, "POST events": 1}, LeaseWrites: 4, CPUPerTurn: 6,
+			Single: Percentiles{28, 30}, ServerCPUPerTurn: 8.8,
 		},
 		Floor: &Measurement{
 			TurnsPerSecond: 100, WallSeconds: 3, Overhead: Percentiles{10, 0}, WritesPerTurn: 2,
 			WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2}, CPUPerTurn: 3,
+		},
+		Minimal: &Measurement{
+			TurnsPerSecond: 120, WallSeconds: 2.5, WritesPerTurn: 2, WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2}, CPUPerTurn: 2,
+			Single: Percentiles{12, 13}, ServerCPUPerTurn: 4,
 		},
 	}
 }
@@ -280,21 +293,24 @@ func TestTableShowsManagerFloorAndRatio(t *testing.T) {
 	}
 	want := `300 Turns at once, model latency 2s, answers of 400 characters, facts of 0, 2 CPUs
 
-                                     manager     floor   ratio
-Turns per second                        80.0       100    0.80
-wall time, s                            3.75      3.00    1.25
-duration less latency, p50, ms          12.3      10.0    1.23
-duration less latency, p95, ms           150         0       -
-creation to completion, p50, ms            0         0       -
-creation to completion, p95, ms            0         0       -
-CPU per Turn, ms                        6.00      3.00    2.00
-peak memory, MiB                           0         0       -
-model requests per Turn                    0         0       -
-API writes per Turn                     3.00      2.00    1.50
-  POST events                           1.00         0       -
-  PUT turns/status                      2.00      2.00    1.00
+                                       manager     floor   ratio   minimal   ratio
+Turns per second                          80.0       100    0.80       120    0.67
+wall time, s                              3.75      3.00    1.25      2.50    1.50
+duration less latency, p50, ms            12.3      10.0    1.23         0       -
+duration less latency, p95, ms             150         0       -         0       -
+creation to completion, p50, ms              0         0       -         0       -
+creation to completion, p95, ms              0         0       -         0       -
+one at a time less latency, p50, ms       28.0         0       -      12.0    2.33
+CPU per Turn, ms                          6.00      3.00    2.00      2.00    3.00
+CPU of the API server per Turn, ms        8.80         0       -      4.00    2.20
+peak memory, MiB                             0         0       -         0       -
+model requests per Turn                      0         0       -         0       -
+API writes per Turn                       3.00      2.00    1.50      2.00    1.50
+  POST events                             1.00         0       -         0       -
+  PUT turns/status                        2.00      2.00    1.00      2.00    1.00
 
-The floor is a bare client-go program: watch, one status write, one model request, one status write.
+The floor is a bare client-go program: watch, one status write, one model request, one status write. Minimal is the same with
+an object that has only the fields which this takes.
 API writes leave out the benchmark's own creation of the Turns, and Leases (manager 4, floor 0 in all).
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {

@@ -50,7 +50,7 @@ func (b *bench) burstOf(ctx context.Context, n int, newOne func(int) *v1alpha1.T
 				mu.Lock()
 				created[turn.Name] = time.Now()
 				mu.Unlock()
-				if err := b.api.Create(ctx, turn); err != nil {
+				if err := b.turns.Post().Namespace(turn.Namespace).Resource("turns").Body(turn).Do(ctx).Error(); err != nil {
 					return fmt.Errorf("failed to create Turn %q: %w", turn.Name, err)
 				}
 				return nil

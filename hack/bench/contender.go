@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/stack"
 )
 
@@ -55,9 +56,24 @@ func managerContender(path string) contender {
 	return contender{name: "manager", members: []member{managerMember(path, "manager", "bench")}}
 }
 
-func floorContender(self string) contender {
-	return contender{name: floorCommand, members: []member{{name: floorCommand, path: self, ready: "/", executor: floorCommand, args: func(s site) []string {
-		return []string{floorCommand, "--kubeconfig", s.kubeconfig, "--model-url", s.modelURL, "--listen", s.probes}
+// contenders are those of the phase floor.
+type contenders struct {
+	manager, floor, minimal contender
+}
+
+// contendersOf takes the manager's executable file and that of this program.
+func contendersOf(manager, self string) contenders {
+	return contenders{
+		manager: managerContender(manager),
+		floor:   floorContender(self, floorCommand, v1alpha1.GroupVersion.Group),
+		minimal: floorContender(self, "minimal", minimalVersion.Group),
+	}
+}
+
+// floorContender is the floor, which works with the Turns of an API group.
+func floorContender(self, name, group string) contender {
+	return contender{name: name, members: []member{{name: name, path: self, ready: "/", executor: floorCommand, args: func(s site) []string {
+		return []string{floorCommand, "--kubeconfig", s.kubeconfig, "--model-url", s.modelURL, "--listen", s.probes, "--group", group}
 	}}}}
 }
 

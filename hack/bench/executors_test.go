@@ -24,7 +24,7 @@ func TestRealManagersAreMeasuredInAllRoles(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.settle = 100 * time.Millisecond
-	r, err := measure(t.Context(), o, contender{}, contender{}, t.Output())
+	r, err := measure(t.Context(), o, contenders{}, t.Output())
 	if err != nil {
 		t.Fatalf("measure: %v", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
@@ -32,13 +33,14 @@ type floor struct {
 }
 
 func runFloor(signals context.Context, args []string) error {
-	var kubeconfig, listen string
+	var kubeconfig, listen, group string
 	ctx, cancel := context.WithCancelCause(signals)
 	defer cancel(nil)
 	f := &floor{fail: cancel}
 	flags := flag.NewFlagSet(floorCommand, flag.ContinueOnError)
 	flags.StringVar(&kubeconfig, "kubeconfig", "", "the cluster")
 	flags.StringVar(&f.modelURL, "model-url", "", "base URL of the model")
+	flags.StringVar(&group, "group", v1alpha1.GroupVersion.Group, "API group of the Turns")
 	flags.StringVar(&listen, "listen", "", "address of the readiness probe")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -47,7 +49,7 @@ func runFloor(signals context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("failed to read --kubeconfig: %w", err)
 	}
-	if f.turns, err = turnClient(config); err != nil {
+	if f.turns, err = turnClient(config, schema.GroupVersion{Group: group, Version: v1alpha1.GroupVersion.Version}); err != nil {
 		return err
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{

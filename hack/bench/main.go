@@ -97,7 +97,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("not done within --timeout %s", o.timeout))
 	defer cancel()
-	report, err := measure(ctx, o, managerContender(o.manager), floorContender(self), progress)
+	report, err := measure(ctx, o, contendersOf(o.manager, self), progress)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/hack/stack"
 )
@@ -34,7 +35,7 @@ type bench struct {
 
 // measure runs the phases that were asked for, one after another, with the same control plane and model. Logs are kept if
 // it fails.
-func measure(ctx context.Context, o options, manager, floor contender, progress io.Writer) (report *Report, err error) {
+func measure(ctx context.Context, o options, c contenders, progress io.Writer) (report *Report, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	b := &bench{options: o, progress: progress, fail: cancel}
@@ -62,18 +63,21 @@ func measure(ctx context.Context, o options, manager, floor contender, progress 
 	if err := b.startCluster(ctx); err != nil {
 		return nil, err
 	}
-	return b.phases(ctx, manager, floor)
+	return b.phases(ctx, c)
 }
 
 // phases runs what was asked for. The finished Turns come last, for they stay.
-func (b *bench) phases(ctx context.Context, manager, floor contender) (*Report, error) {
+func (b *bench) phases(ctx context.Context, c contenders) (*Report, error) {
 	report := &Report{Setup: setupOf(b.options, runtime.NumCPU())}
 	var err error
 	if b.runs(phaseFloor) {
-		if report.Floor, err = b.contend(ctx, floor); err != nil {
+		if report.Minimal, err = b.contendMinimal(ctx, c.minimal); err != nil {
+			return nil, fmt.Errorf("failed to measure the floor with minimal objects: %w", err)
+		}
+		if report.Floor, err = b.contend(ctx, c.floor); err != nil {
 			return nil, fmt.Errorf("failed to measure the floor: %w", err)
 		}
-		if report.Manager, err = b.contend(ctx, manager); err != nil {
+		if report.Manager, err = b.contend(ctx, c.manager); err != nil {
 			return nil, fmt.Errorf("failed to measure the manager: %w", err)
 		}
 	}
@@ -101,6 +105,23 @@ func (b *bench) phases(ctx context.Context, manager, floor contender) (*Report, 
 		}
 	}
 	return report, nil
+}
+
+// singleTurns is how many Turns run one after another.
+const singleTurns = 10
+
+// singles runs Turns one after another, on a machine that does nothing else.
+func (b *bench) singles(ctx context.Context, name string) (Percentiles, error) {
+	b.say("%s: %d Turns, one after another", name, singleTurns)
+	var latencies []time.Duration
+	for i := range singleTurns {
+		result, err := b.burst(ctx, fmt.Sprintf("%s-single-%d", name, i), 1)
+		if err != nil {
+			return Percentiles{}, err
+		}
+		latencies = append(latencies, result.latencies...)
+	}
+	return percentiles(latencies, b.latency), nil
 }
 
 func (b *bench) say(format string, args ...any) {
@@ -144,7 +165,7 @@ func (b *bench) startCluster(ctx context.Context) error {
 	if b.api, err = client.New(b.cluster.Config, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("failed to make a client: %w", err)
 	}
-	if b.turns, err = turnClient(b.cluster.Config); err != nil {
+	if b.turns, err = turnClient(b.cluster.Config, v1alpha1.GroupVersion); err != nil {
 		return err
 	}
 	for _, object := range objects(b.modelURL, b.latency) {
@@ -178,8 +199,12 @@ func (b *bench) contend(ctx context.Context, c contender) (*Measurement, error) 
 	if err != nil {
 		return nil, err
 	}
+	m := newMeasurement(result, t, before, after, b.latency)
+	if m.Single, err = b.singles(ctx, c.name); err != nil {
+		return nil, err
+	}
 	if err := t.stop(); err != nil {
 		return nil, err
 	}
-	return newMeasurement(result, t, before, after, b.latency), b.deleteTurns(ctx)
+	return m, b.deleteTurns(ctx)
 }

@@ -25,7 +25,7 @@ func TestARealManagerIsAttacked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := measure(t.Context(), o, contender{}, contender{}, t.Output())
+	r, err := measure(t.Context(), o, contenders{}, t.Output())
 	if err != nil {
 		t.Fatalf("measure: %v", err)
 	}

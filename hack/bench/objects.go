@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/selection"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -39,16 +40,19 @@ func init() {
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 }
 
-// turnClient returns client-go's plain REST client for Capstan's API group.
-func turnClient(config *rest.Config) (rest.Interface, error) {
+// turnClient returns client-go's plain REST client for the Turns of an API group: Capstan's, or that of the minimal object.
+func turnClient(config *rest.Config, version schema.GroupVersion) (rest.Interface, error) {
+	types := runtime.NewScheme()
+	types.AddKnownTypes(version, &v1alpha1.Turn{}, &v1alpha1.TurnList{})
+	metav1.AddToGroupVersion(types, version)
 	config = rest.CopyConfig(config)
 	config.APIPath = "/apis"
-	config.GroupVersion = &v1alpha1.GroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.GroupVersion = &version
+	config.NegotiatedSerializer = serializer.NewCodecFactory(types).WithoutConversion()
 	config.QPS = -1
 	c, err := rest.RESTClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("failed to make a client for %s: %w", v1alpha1.GroupVersion, err)
+		return nil, fmt.Errorf("failed to make a client for %s: %w", version, err)
 	}
 	return c, nil
 }
@@ -109,8 +113,8 @@ func (b *bench) deleteTurns(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	selector := client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*others)}
-	if err := b.api.DeleteAllOf(ctx, &v1alpha1.Turn{}, client.InNamespace(namespace), selector); err != nil {
+	err = b.turns.Delete().Namespace(namespace).Resource("turns").Param("labelSelector", labels.NewSelector().Add(*others).String()).Do(ctx).Error()
+	if err != nil {
 		return fmt.Errorf("failed to delete the Turns: %w", err)
 	}
 	return nil

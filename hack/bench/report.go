@@ -20,8 +20,9 @@ const (
 type Report struct {
 	Setup   Setup        `json:"setup"`
 	Manager *Measurement `json:"manager,omitempty"`
-	// Floor is the same for a bare client-go program.
+	// Floor is the same for a bare client-go program, and Minimal for one that works with minimal objects in the place of Turns.
 	Floor     *Measurement     `json:"floor,omitempty"`
+	Minimal   *Measurement     `json:"minimal,omitempty"`
 	Executors *ExecutorsReport `json:"executors,omitempty"`
 	Tools     *ToolsReport     `json:"tools,omitempty"`
 	Finished  *FinishedReport  `json:"finished,omitempty"`
@@ -47,14 +48,18 @@ type Measurement struct {
 	Overhead Percentiles `json:"overheadMilliseconds"`
 	// Completion is from a Turn's creation to its completion, as a client sees them; creating many at once is part of it.
 	Completion Percentiles `json:"creationToCompletionMilliseconds"`
+	// Single is from creation to completion, less the model's latency, of Turns that run one after another.
+	Single Percentiles `json:"singleMilliseconds"`
 	// WritesPerTurn are requests that write to the API server, but for the creation of the Turns and for Leases.
-	WritesPerTurn        float64            `json:"apiWritesPerTurn"`
-	WritesPerTurnByKind  map[string]float64 `json:"apiWritesPerTurnByKind"`
-	LeaseWrites          float64            `json:"leaseWrites"`
-	CPUPerTurn           float64            `json:"cpuMillisecondsPerTurn"`
-	PeakMemoryMiB        float64            `json:"peakMemoryMiB"`
-	ModelRequestsPerTurn float64            `json:"modelRequestsPerTurn"`
-	FailedTurns          map[string]int     `json:"failedTurns,omitempty"`
+	WritesPerTurn       float64            `json:"apiWritesPerTurn"`
+	WritesPerTurnByKind map[string]float64 `json:"apiWritesPerTurnByKind"`
+	LeaseWrites         float64            `json:"leaseWrites"`
+	CPUPerTurn          float64            `json:"cpuMillisecondsPerTurn"`
+	// ServerCPUPerTurn is that of kube-apiserver, the creation of the Turns and the benchmark's own watch included.
+	ServerCPUPerTurn     float64        `json:"apiServerCPUMillisecondsPerTurn"`
+	PeakMemoryMiB        float64        `json:"peakMemoryMiB"`
+	ModelRequestsPerTurn float64        `json:"modelRequestsPerTurn"`
+	FailedTurns          map[string]int `json:"failedTurns,omitempty"`
 	// Processes are the programs that CPU and memory are the sums of.
 	Processes []Process `json:"processes,omitempty"`
 }
@@ -88,6 +93,7 @@ func newMeasurement(result *burstResult, t team, before, after sample, latency t
 		Completion:           percentiles(result.latencies, 0),
 		LeaseWrites:          after.leases - before.leases,
 		ModelRequestsPerTurn: float64(after.modelRequests-before.modelRequests) / turns,
+		ServerCPUPerTurn:     milliseconds(after.serverCPU-before.serverCPU) / turns,
 		FailedTurns:          result.failed,
 	}
 	for i, p := range t {
@@ -147,6 +153,7 @@ func (r *Report) failure() error {
 	}
 	check("manager", r.Manager)
 	check("floor", r.Floor)
+	check("minimal", r.Minimal)
 	if e := r.Executors; e != nil {
 		check("one process", e.One)
 		check("two executors of half its capacity", e.Half)
@@ -171,7 +178,7 @@ func (r *Report) write(out io.Writer, format string) error {
 		return encoder.Encode(r)
 	}
 	var tables []string
-	if r.Manager != nil && r.Floor != nil {
+	if r.Manager != nil && r.Floor != nil && r.Minimal != nil {
 		tables = append(tables, r.floorTable())
 	}
 	if r.Executors != nil {
@@ -199,43 +206,47 @@ func (s Setup) head() string {
 func (r *Report) floorTable() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s\n\n", r.Setup.head())
-	const line = "%-34s%10s%10s%8s\n"
-	fmt.Fprintf(&text, line, "", "manager", "floor", "ratio")
+	const line = "%-36s%10s%10s%8s%10s%8s\n"
+	fmt.Fprintf(&text, line, "", "manager", "floor", "ratio", "minimal", "ratio")
 	for _, row := range r.rows() {
-		fmt.Fprintf(&text, line, row.name, number(row.manager), number(row.floor), ratio(row.manager, row.floor))
+		fmt.Fprintf(&text, line, row.name, number(row.manager), number(row.floor), ratio(row.manager, row.floor), number(row.minimal), ratio(row.manager, row.minimal))
 	}
-	fmt.Fprintf(&text, "\nThe floor is a bare client-go program: watch, one status write, one model request, one status write.\n"+
+	fmt.Fprintf(&text, "\nThe floor is a bare client-go program: watch, one status write, one model request, one status write. Minimal is the same with\n"+
+		"an object that has only the fields which this takes.\n"+
 		"API writes leave out the benchmark's own creation of the Turns, and Leases (manager %.0f, floor %.0f in all).\n",
 		r.Manager.LeaseWrites, r.Floor.LeaseWrites)
 	return text.String()
 }
 
 type row struct {
-	name           string
-	manager, floor float64
+	name                    string
+	manager, floor, minimal float64
 }
 
 func (r *Report) rows() []row {
-	m, f := r.Manager, r.Floor
+	m, f, o := r.Manager, r.Floor, r.Minimal
 	rows := []row{
-		{"Turns per second", m.TurnsPerSecond, f.TurnsPerSecond},
-		{"wall time, s", m.WallSeconds, f.WallSeconds},
-		{"duration less latency, p50, ms", m.Overhead.P50, f.Overhead.P50},
-		{"duration less latency, p95, ms", m.Overhead.P95, f.Overhead.P95},
-		{"creation to completion, p50, ms", m.Completion.P50, f.Completion.P50},
-		{"creation to completion, p95, ms", m.Completion.P95, f.Completion.P95},
-		{"CPU per Turn, ms", m.CPUPerTurn, f.CPUPerTurn},
-		{"peak memory, MiB", m.PeakMemoryMiB, f.PeakMemoryMiB},
-		{"model requests per Turn", m.ModelRequestsPerTurn, f.ModelRequestsPerTurn},
-		{"API writes per Turn", m.WritesPerTurn, f.WritesPerTurn},
+		{"Turns per second", m.TurnsPerSecond, f.TurnsPerSecond, o.TurnsPerSecond},
+		{"wall time, s", m.WallSeconds, f.WallSeconds, o.WallSeconds},
+		{"duration less latency, p50, ms", m.Overhead.P50, f.Overhead.P50, o.Overhead.P50},
+		{"duration less latency, p95, ms", m.Overhead.P95, f.Overhead.P95, o.Overhead.P95},
+		{"creation to completion, p50, ms", m.Completion.P50, f.Completion.P50, o.Completion.P50},
+		{"creation to completion, p95, ms", m.Completion.P95, f.Completion.P95, o.Completion.P95},
+		{"one at a time less latency, p50, ms", m.Single.P50, f.Single.P50, o.Single.P50},
+		{"CPU per Turn, ms", m.CPUPerTurn, f.CPUPerTurn, o.CPUPerTurn},
+		{"CPU of the API server per Turn, ms", m.ServerCPUPerTurn, f.ServerCPUPerTurn, o.ServerCPUPerTurn},
+		{"peak memory, MiB", m.PeakMemoryMiB, f.PeakMemoryMiB, o.PeakMemoryMiB},
+		{"model requests per Turn", m.ModelRequestsPerTurn, f.ModelRequestsPerTurn, o.ModelRequestsPerTurn},
+		{"API writes per Turn", m.WritesPerTurn, f.WritesPerTurn, o.WritesPerTurn},
 	}
 	kinds := maps.Clone(m.WritesPerTurnByKind)
 	if kinds == nil {
 		kinds = map[string]float64{}
 	}
 	maps.Copy(kinds, f.WritesPerTurnByKind)
+	maps.Copy(kinds, o.WritesPerTurnByKind)
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-		rows = append(rows, row{"  " + kind, m.WritesPerTurnByKind[kind], f.WritesPerTurnByKind[kind]})
+		rows = append(rows, row{"  " + kind, m.WritesPerTurnByKind[kind], f.WritesPerTurnByKind[kind], o.WritesPerTurnByKind[kind]})
 	}
 	return rows
 }

@@ -22,6 +22,8 @@ import (
 const (
 	// requestsMetric is kube-apiserver's count of the requests it has answered.
 	requestsMetric = "apiserver_request_total"
+	// serverCPUMetric is kube-apiserver's own CPU time, in seconds.
+	serverCPUMetric = "process_cpu_seconds_total"
 
 	// settleInterval is how long no object may have been written for the work to count as done: Events are written
 	// behind their Turns.
@@ -38,10 +40,16 @@ type writes map[string]float64
 
 // sample is the state of all counters at one time.
 type sample struct {
-	writes        writes
-	leases        float64 // writes of Leases, which grow with time, not with Turns
-	uses          []use   // of each program, in its contender's order
+	counters
+	uses          []use // of each program, in its contender's order
 	modelRequests int64
+}
+
+// counters are those of kube-apiserver.
+type counters struct {
+	writes    writes
+	leases    float64       // writes of Leases, which grow with time, not with Turns
+	serverCPU time.Duration // what kube-apiserver itself has taken
 }
 
 // use is what a process has taken so far.
@@ -53,25 +61,24 @@ type use struct {
 
 // settled waits until nothing is written any more and takes a sample.
 func (b *bench) settled(ctx context.Context, t team) (sample, error) {
-	var last writes
-	var leases float64
+	var last counters
 	err := wait.PollUntilContextTimeout(ctx, b.settle, settleTimeout, true, func(ctx context.Context) (bool, error) {
 		text, err := b.turns.Get().AbsPath("/metrics").Do(ctx).Raw()
 		if err != nil {
 			return false, fmt.Errorf("failed to read the API server's metrics: %w", err)
 		}
-		var now writes
-		if now, leases, err = parseWrites(bytes.NewReader(text)); err != nil {
+		now, err := parseCounters(bytes.NewReader(text))
+		if err != nil {
 			return false, err
 		}
-		same := last != nil && maps.Equal(last, now)
+		same := last.writes != nil && maps.Equal(last.writes, now.writes)
 		last = now
 		return same, nil
 	})
 	if err != nil {
 		return sample{}, fmt.Errorf("failed to wait for the end of all writes: %w", err)
 	}
-	s := sample{writes: last, leases: leases, modelRequests: b.model.Stats().Requests}
+	s := sample{counters: last, modelRequests: b.model.Stats().Requests}
 	for _, p := range t {
 		u, err := useOf(p.PID())
 		if err != nil {
@@ -82,15 +89,17 @@ func (b *bench) settled(ctx context.Context, t team) (sample, error) {
 	return s, nil
 }
 
-// parseWrites reads the writes, and those of Leases apart, from metrics in Prometheus' text format.
-func parseWrites(text io.Reader) (writes, float64, error) {
-	families, err := parseMetrics(text, requestsMetric)
+// parseCounters reads metrics in Prometheus' text format.
+func parseCounters(text io.Reader) (counters, error) {
+	families, err := parseMetrics(text, requestsMetric, serverCPUMetric)
 	if err != nil {
-		return nil, 0, fmt.Errorf("the API server's metrics: %w", err)
+		return counters{}, fmt.Errorf("the API server's metrics: %w", err)
 	}
-	family := families[requestsMetric]
-	found, leases := writes{}, 0.0
-	for _, metric := range family.GetMetric() {
+	found := counters{writes: writes{}}
+	for _, metric := range families[serverCPUMetric].GetMetric() {
+		found.serverCPU += time.Duration(metric.GetCounter().GetValue() * float64(time.Second))
+	}
+	for _, metric := range families[requestsMetric].GetMetric() {
 		labels := make(map[string]string, len(metric.GetLabel()))
 		for _, pair := range metric.GetLabel() {
 			labels[pair.GetName()] = pair.GetValue()
@@ -99,12 +108,12 @@ func parseWrites(text io.Reader) (writes, float64, error) {
 		case !slices.Contains(mutating, labels["verb"]) || strings.HasSuffix(labels["resource"], "reviews"):
 			// Access reviews are posted, and write nothing.
 		case labels["resource"] == "leases":
-			leases += count
+			found.leases += count
 		default:
-			found[writeName(labels)] += count
+			found.writes[writeName(labels)] += count
 		}
 	}
-	return found, leases, nil
+	return found, nil
 }
 
 // parseMetrics reads metrics in Prometheus' text format. It fails if one of these is not among them.
@@ -124,7 +133,7 @@ func parseMetrics(text io.Reader, names ...string) (map[string]*dto.MetricFamily
 
 func writeName(labels map[string]string) string {
 	name := labels["verb"] + " " + labels["resource"]
-	if group := labels["group"]; group != "" && group != v1alpha1.GroupVersion.Group {
+	if group := labels["group"]; group != "" && group != v1alpha1.GroupVersion.Group && group != minimalVersion.Group {
 		name += "." + group
 	}
 	if labels["subresource"] != "" {

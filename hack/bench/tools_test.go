@@ -117,8 +117,8 @@ func TestToolsAreHeldToTheirBounds(t *testing.T) {
 }
 
 func TestWritesPerTurnLeaveOutTheCreation(t *testing.T) {
-	before := sample{writes: writes{"POST turns": 5, "PUT turns/status": 10}}
-	after := sample{writes: writes{"POST turns": 15, "PUT turns/status": 30}}
+	before := sample{counters: counters{writes: writes{"POST turns": 5, "PUT turns/status": 10}}}
+	after := sample{counters: counters{writes: writes{"POST turns": 15, "PUT turns/status": 30}}}
 	byKind, all := writesPerTurn(before, after, 10)
 	if diff := cmp.Diff(map[string]float64{"PUT turns/status": 2}, byKind); diff != "" || all != 2 {
 		t.Errorf("%v in all, want 2; by kind (-want +got):\n%s", all, diff)

@@ -30,6 +30,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/skillfile"
+	"github.com/capstan-dev/capstan/internal/statuswriter"
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
@@ -114,7 +115,11 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		return err
 	}
 	p.events = barrier.Events(p.manager.GetEventRecorder("capstan"), p.credentials)
-	p.client = barrier.Client(p.manager.GetClient(), p.credentials)
+	writer, err := statuswriter.Client(p.manager.GetClient(), p.config, p.manager.GetHTTPClient())
+	if err != nil {
+		return err
+	}
+	p.client = barrier.Client(writer, p.credentials)
 	if err := p.identify(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // a start that was cut short by the stop has not failed

@@ -1,0 +1,102 @@
+// Package statuswriter writes the status of Turns with small requests and small responses. A client sends the whole object and
+// is sent it back, with its managed fields. Of a request to the subresource status the API server uses the status alone, and
+// the caller has it already.
+package statuswriter
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// metadataOnly asks the API server for the metadata of the object that it has written. An API server that does not do that sends the
+// whole object, of which the metadata is read all the same.
+const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+
+// Client returns a client that is c, but that updates the status of a Turn in this way. config and transport are those of c.
+func Client(c client.Client, config *rest.Config, transport *http.Client) (client.Client, error) {
+	known := runtime.NewScheme()
+	metav1.AddToGroupVersion(known, schema.GroupVersion{Version: "v1"}) // for the metav1.Status of a refusal
+	config = rest.CopyConfig(config)
+	config.APIPath, config.GroupVersion = "/apis", &v1alpha1.GroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(known).WithoutConversion()
+	turns, err := rest.RESTClientForConfigAndClient(config, transport)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make a client for the status of Turns: %w", err)
+	}
+	return &lean{Client: c, turns: turns}, nil
+}
+
+type lean struct {
+	client.Client
+	turns rest.Interface
+}
+
+// Status returns what writes a status.
+func (l *lean) Status() client.SubResourceWriter {
+	return &writer{SubResourceWriter: l.Client.Status(), turns: l.turns}
+}
+
+type writer struct {
+	client.SubResourceWriter
+	turns rest.Interface
+}
+
+// request is a Turn with what the API server uses of it.
+type request struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        identity            `json:"metadata"`
+	Status          v1alpha1.TurnStatus `json:"status"`
+}
+
+// identity says which object is to be written, and which version of it. An object without a version is written whatever has become of
+// it, as clients do.
+type identity struct {
+	Namespace       string    `json:"namespace"`
+	Name            string    `json:"name"`
+	UID             types.UID `json:"uid,omitempty"`
+	ResourceVersion string    `json:"resourceVersion,omitempty"`
+}
+
+// Update writes the status of an object. A Turn gets its new resource version, and is otherwise left as it is; its times keep a
+// precision that the API server does not store.
+func (w *writer) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
+	t, ok := o.(*v1alpha1.Turn)
+	if !ok || len(options) > 0 {
+		return w.SubResourceWriter.Update(ctx, o, options...)
+	}
+	body, err := json.Marshal(request{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn"},
+		Metadata: identity{Namespace: t.Namespace, Name: t.Name, UID: t.UID, ResourceVersion: t.ResourceVersion},
+		Status:   t.Status,
+	})
+	if err != nil {
+		return fmt.Errorf("failed to encode the status of turn %q: %w", t.Name, err)
+	}
+	result := w.turns.Put().Namespace(t.Namespace).Resource("turns").Name(t.Name).SubResource("status").
+		SetHeader("Content-Type", runtime.ContentTypeJSON).SetHeader("Accept", metadataOnly).Body(body).Do(ctx)
+	if err := result.Error(); err != nil { // which says what the API server said, as Raw does not
+		return err //nolint:wrapcheck // because callers look at it as at the error of any client
+	}
+	answer, err := result.Raw()
+	if err != nil {
+		return fmt.Errorf("failed to read the answer about turn %q, whose status was written: %w", t.Name, err)
+	}
+	var written metav1.PartialObjectMetadata
+	if err := json.Unmarshal(answer, &written); err != nil {
+		return fmt.Errorf("failed to read the metadata of turn %q, whose status was written: %w", t.Name, err)
+	}
+	t.ResourceVersion = written.ResourceVersion
+	return nil
+}

@@ -1,0 +1,148 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/controller"
+	"github.com/capstan-dev/capstan/internal/statuswriter"
+)
+
+// wire keeps the bodies of the last exchange with an API server.
+type wire struct {
+	http.RoundTripper
+	sent, received string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		w.sent, r.Body = string(body), io.NopCloser(bytes.NewReader(body))
+	}
+	response, err := w.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	w.received, response.Body = string(body), io.NopCloser(bytes.NewReader(body))
+	return response, nil
+}
+
+var _ = Describe("the status of a Turn", func() {
+	const namespace, message = "default", "How long are refunds open?"
+	var (
+		seen    *wire
+		written client.Client
+	)
+	BeforeEach(func() {
+		transport, err := rest.TransportFor(controlPlane.Config)
+		Expect(err).NotTo(HaveOccurred())
+		seen = &wire{RoundTripper: transport}
+		written, err = statuswriter.Client(apiClient, controlPlane.Config, &http.Client{Transport: seen})
+		Expect(err).NotTo(HaveOccurred())
+	})
+	create := func(ctx context.Context, name string) *v1alpha1.Turn {
+		GinkgoHelper()
+		t := &v1alpha1.Turn{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"team": "returns"}, Annotations: map[string]string{"note": "urgent"}},
+			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}, Message: message},
+		}
+		Expect(apiClient.Create(ctx, t)).To(Succeed())
+		return t
+	}
+	answer := func(t *v1alpha1.Turn, text string) {
+		at := metav1.NewMicroTime(time.Date(2026, 4, 9, 12, 0, 0, 123456000, time.UTC))
+		t.Status.ObservedGeneration, t.Status.StartTime = 1, &at
+		t.Status.Executor = &v1alpha1.ExecutorBinding{Name: "capstan-0", Epoch: 1}
+		t.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: v1alpha1.TurnReasonCompleted, LastTransitionTime: metav1.NewTime(at.Truncate(time.Second)),
+		}}
+		t.Status.Result = &v1alpha1.TurnResult{Text: text, Bytes: int64(len(text))}
+	}
+	stored := func(ctx context.Context, t *v1alpha1.Turn) *v1alpha1.Turn {
+		GinkgoHelper()
+		now := &v1alpha1.Turn{}
+		Expect(apiClient.Get(ctx, client.ObjectKeyFromObject(t), now)).To(Succeed())
+		return now
+	}
+
+	It("is written alone, and all else stays, also where the writer has a part of the Turn", func(ctx SpecContext) {
+		t := create(ctx, "whole")
+		mine := t.DeepCopy()
+		answer(mine, "30 days")
+		Expect(written.Status().Update(ctx, mine)).To(Succeed())
+		Expect(seen.sent).To(And(ContainSubstring("30 days"), Not(ContainSubstring(message)), Not(ContainSubstring("managedFields"))))
+		Expect(seen.received).To(And(ContainSubstring("PartialObjectMetadata"), Not(ContainSubstring("30 days")), Not(ContainSubstring(message))))
+
+		now := stored(ctx, t)
+		Expect(mine.ResourceVersion).To(And(Equal(now.ResourceVersion), Not(Equal(t.ResourceVersion))))
+		Expect(now.Spec).To(Equal(t.Spec))
+		Expect(now.Labels).To(Equal(t.Labels))
+		Expect(now.Annotations).To(Equal(t.Annotations))
+		Expect(now.Status.Result).To(Equal(mine.Status.Result))
+		Expect(now.Status.StartTime.Equal(mine.Status.StartTime)).To(BeTrue())
+
+		controller.Strip(mine)
+		mine.Status.Result.Text = "14 days"
+		Expect(written.Status().Update(ctx, mine)).To(Succeed(), "the version of the last write counts")
+		now = stored(ctx, t)
+		Expect(now.Status.Result.Text).To(Equal("14 days"))
+		Expect(now.Spec.Message).To(Equal(message))
+		Expect(now.Annotations).To(Equal(t.Annotations))
+		Expect(apierrors.IsInvalid(apiClient.Update(ctx, mine))).To(BeTrue(), "a stripped Turn must not replace the whole one")
+	})
+
+	It("is refused as any client is", func(ctx SpecContext) {
+		t := create(ctx, "refused")
+		old := t.DeepCopy()
+		answer(t, "30 days")
+		Expect(written.Status().Update(ctx, t)).To(Succeed())
+		answer(old, "never")
+		Expect(apierrors.IsConflict(written.Status().Update(ctx, old))).To(BeTrue(), "another has written meanwhile")
+
+		wrong := t.DeepCopy()
+		wrong.Status.StopReason = "Whatever"
+		err := written.Status().Update(ctx, wrong)
+		Expect(apierrors.IsInvalid(err)).To(BeTrue(), "%v", err)
+		Expect(err).To(MatchError(ContainSubstring("status.stopReason")))
+		Expect(wrong.ResourceVersion).To(Equal(t.ResourceVersion), "nothing was written")
+
+		large := t.DeepCopy()
+		large.Status.Result.Text = strings.Repeat("x", 4<<20)
+		Expect(apierrors.IsRequestEntityTooLargeError(written.Status().Update(ctx, large))).To(BeTrue())
+
+		Expect(apiClient.Delete(ctx, t)).To(Succeed())
+		Expect(apierrors.IsNotFound(written.Status().Update(ctx, t))).To(BeTrue())
+		create(ctx, "refused")
+		t.ResourceVersion = ""
+		Expect(apierrors.IsConflict(written.Status().Update(ctx, t))).To(BeTrue(), "it is another Turn of the same name")
+		Expect(stored(ctx, t).Status.Result).To(BeNil())
+	})
+
+	It("ends with its context", func(ctx SpecContext) {
+		t := create(ctx, "late")
+		answer(t, "30 days")
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		Expect(written.Status().Update(ended, t)).To(MatchError(context.Canceled))
+	})
+})
