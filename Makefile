@@ -103,7 +103,7 @@ e2e: ## Install the chart on a real kubelet on this machine, and disturb it (as 
 .PHONY: e2e-programs
 e2e-programs:
 	@echo "Building the programs of make e2e" >&2
-	@CGO_ENABLED=0 go build -trimpath -tags timetzdata -ldflags '$(LDFLAGS)' -o $(E2E)/ ./cmd/manager ./cmd/capstan ./hack/fakemodel ./hack/toolserver ./hack/e2e ./hack/e2e/pause ./hack/e2e/wiper
+	@CGO_ENABLED=0 go build -trimpath -tags timetzdata -ldflags '$(LDFLAGS)' -o $(E2E)/ ./cmd/manager ./cmd/capstan ./hack/fakemodel ./hack/toolserver ./hack/exampleservers ./hack/e2e ./hack/e2e/pause ./hack/e2e/wiper
 	@cd hack/e2e/coredns && CGO_ENABLED=0 go build -mod=readonly -buildvcs=false -trimpath -ldflags '-s -w' -o ../../../$(E2E)/coredns .
 	@go build -modfile=hack/tools/helm/go.mod -o $(E2E)/helm helm.sh/helm/v3/cmd/helm
 

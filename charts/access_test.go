@@ -37,11 +37,20 @@ func commandsOf(t *testing.T, page string) []string {
 // shell runs a script as an administrator of the cluster types it in.
 func (c cluster) shell(t *testing.T, script string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "bash", "-euc", script)
+	c.shellIn(t, ".", script)
+}
+
+// shellIn runs a script in a folder and returns what it prints.
+func (c cluster) shellIn(t *testing.T, folder, script string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir = folder
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig, "PATH="+filepath.Dir(kubectlPath)+":"+os.Getenv("PATH"))
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		t.Fatalf("%s: %v\n%s", script, err, out)
 	}
+	return string(out)
 }
 
 func (c cluster) clients(t *testing.T) kubernetes.Interface {

@@ -162,7 +162,7 @@ func TestInstallOnAnAPIServer(t *testing.T) {
 	c.run(t, kubectlPath, "apply", "--server-side", "--validate=strict", "-f", "../config/manager/namespace.yaml")
 	notes := upgrade()
 	for _, want := range []string{
-		"rollout status deployment/capstan", "PersistentVolumeClaim capstan-data, of the cluster's default StorageClass",
+		"PersistentVolumeClaim capstan-data, of the cluster's default StorageClass",
 		"kubectl -n capstan-system get pvc capstan-data", "persistence.storageClassName=NAME", "persistence.existingClaim=NAME", "store.url", "persistence.enabled=false",
 	} {
 		if !strings.Contains(notes, want) {

@@ -1,5 +1,5 @@
 // Command e2e tries Capstan as it is installed: it runs a cluster with a real kubelet on this machine, installs the Helm chart with
-// few values, applies the quickstart and the example with tools, and then lets Turns make destructive calls while the manager's Pod
+// few values, follows its NOTES to a first answer, applies the quickstart and the example with tools, and then lets Turns make destructive calls while the manager's Pod
 // is deleted, force-deleted, upgraded, removed with the release, and kept on an emptyDir. A tool server in the cluster counts the
 // effects. It prints a table, and fails if an effect happened twice or a Turn did not end.
 //
@@ -101,6 +101,7 @@ func newCluster(o options) (*node.Cluster, error) {
 			{Reference: "docker.io/capstan-dev/capstan:" + version, Program: program("manager"), User: nonroot},
 			{Reference: "e2e.local/fakemodel:1", Program: program("fakemodel"), User: nonroot},
 			{Reference: "e2e.local/toolserver:1", Program: program("toolserver"), User: nonroot},
+			{Reference: "docker.io/capstan-dev/capstan-examples:" + version, Program: program("exampleservers"), User: nonroot},
 			{Reference: "e2e.local/wiper:1", Program: program("wiper"), User: nonroot},
 		},
 	})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,17 @@ func loses(turn *v1alpha1.Turn, unknown int32) {
 
 func says(turn *v1alpha1.Turn, message string) {
 	turn.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: "Completed", Message: message}}
+}
+
+// TestNotesCommands: the commands of one paragraph are taken, and no others.
+func TestNotesCommands(t *testing.T) {
+	notes := "Installed.\n\n   kubectl get pods\n\nFor a first answer, run:\n\n   kubectl create namespace a\n   kubectl apply -f b\n\nThe last one ends.\n\n   kubectl get turn\n"
+	if got, want := notesCommands(notes), []string{"kubectl create namespace a", "kubectl apply -f b"}; !slices.Equal(got, want) {
+		t.Errorf("commands = %q, want %q", got, want)
+	}
+	if got := notesCommands("none"); len(got) != 0 {
+		t.Errorf("commands = %q, want none", got)
+	}
 }
 
 // TestTheTimeOfATakeOver: what is promised counts from the loss of the manager, and what the new container took beyond a prompt start is added.

@@ -58,6 +58,10 @@ func (t *test) run(ctx context.Context) error {
 	if err := t.install(ctx); err != nil {
 		return err
 	}
+	t.say("Following NOTES to a first answer")
+	if err := t.firstAnswer(ctx); err != nil {
+		return err
+	}
 	t.say("Running examples/quickstart and examples/tools, whose call is approved")
 	errs := errors.Join(t.quickstart(ctx), t.tools(ctx))
 	for _, r := range rounds {

@@ -8,11 +8,13 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/capstan-dev/capstan/hack/toolserver/command"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := newCommand().ExecuteContext(ctx)
+	err := command.New().ExecuteContext(ctx)
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "toolserver: %v\n", err)

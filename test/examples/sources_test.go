@@ -117,6 +117,6 @@ func objects(text string) ([]*unstructured.Unstructured, error) {
 }
 
 // kinds are those that an example may hold.
-var kinds = []string{"Agent", "ModelProvider", "PromptProfile", "ToolServer", "ToolApproval", "Turn", "Session", "Secret", "ConfigMap"}
+var kinds = []string{"Agent", "ModelProvider", "PromptProfile", "ToolServer", "ToolApproval", "Turn", "Session", "Secret", "ConfigMap", "Deployment", "Service"}
 
 func isExampleKind(kind string) bool { return slices.Contains(kinds, kind) }

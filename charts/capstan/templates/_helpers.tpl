@@ -79,6 +79,12 @@ capstan-toolapprovals
 {{- with $image.digest }}@{{ . }}{{ end -}}
 {{- end -}}
 
+{{/* The reference of the image with the servers of examples/cluster, which is beside the manager's. */}}
+{{- define "capstan.exampleImage" -}}
+{{- with .Values.image.registry }}{{ . | trimSuffix "/" }}/{{ end -}}
+{{- .Values.image.repository -}}-examples:{{- .Values.image.tag | default .Chart.AppVersion -}}
+{{- end -}}
+
 {{/* Not empty if the journal is on a PersistentVolumeClaim: with store.url it is in the database. */}}
 {{- define "capstan.persistent" -}}
 {{- if and .Values.persistence.enabled (not .Values.store.url) -}}true{{- end -}}

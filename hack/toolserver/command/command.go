@@ -1,4 +1,5 @@
-package main
+// Package command is the command line of the tool server, for its own program and for that of the examples.
+package command
 
 import (
 	"context"
@@ -22,7 +23,8 @@ const (
 	gracePeriod = 5 * time.Second
 )
 
-func newCommand() *cobra.Command {
+// New returns the command, which serves until its context ends.
+func New() *cobra.Command {
 	var listen, data string
 	var quiet bool
 	cmd := &cobra.Command{

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func execute(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	cmd := newCommand()
+	cmd := New()
 	cmd.SetArgs(args)
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)
@@ -100,8 +100,8 @@ func (b *lockedBuffer) String() string {
 func TestCommandServesUntilItIsStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	cmd := newCommand()
-	cmd.SetArgs([]string{"--listen", "127.0.0.1:0", "--rules", "rules.yaml"})
+	cmd := New()
+	cmd.SetArgs([]string{"--listen", "127.0.0.1:0", "--rules", "../rules.yaml"})
 	logged := lockedBuffer{written: stop} // the first line says that it serves
 	cmd.SetErr(&logged)
 	if err := cmd.ExecuteContext(ctx); err != nil {

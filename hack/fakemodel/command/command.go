@@ -1,4 +1,5 @@
-package main
+// Package command is the command line of the fake model, for its own program and for that of the examples.
+package command
 
 import (
 	"context"
@@ -21,7 +22,8 @@ const (
 	gracePeriod = 5 * time.Second
 )
 
-func newCommand() *cobra.Command {
+// New returns the command, which serves until its context ends.
+func New() *cobra.Command {
 	var listen, rules string
 	var quiet bool
 	cmd := &cobra.Command{

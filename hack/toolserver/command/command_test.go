@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bufio"
@@ -21,7 +21,7 @@ func TestServesUntilItIsStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	read, written := io.Pipe()
-	cmd := newCommand()
+	cmd := New()
 	cmd.SetArgs([]string{"--listen", "127.0.0.1:0"})
 	cmd.SetErr(written)
 	ended := make(chan error, 1)
@@ -64,7 +64,7 @@ func TestBadArgumentsAreTold(t *testing.T) {
 		"failed to read the tickets":                {"--data", bad},
 		`failed to listen on --listen "nowhere:no"`: {"--listen", "nowhere:no"},
 	} {
-		cmd := newCommand()
+		cmd := New()
 		cmd.SetArgs(args)
 		cmd.SetErr(io.Discard)
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(fmt.Sprint(err), want) {

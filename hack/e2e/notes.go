@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// firstAnswerHeading begins the paragraph of NOTES with the commands that lead to a first answer.
+const firstAnswerHeading = "For a first answer"
+
+// notesCommands returns the commands of that paragraph, in their order.
+func notesCommands(notes string) []string {
+	_, paragraph, _ := strings.Cut(notes, firstAnswerHeading)
+	var commands []string
+	for line := range strings.Lines(paragraph) {
+		command, indented := strings.CutPrefix(line, "   ")
+		switch {
+		case indented:
+			commands = append(commands, strings.TrimSpace(command))
+		case len(commands) > 0 && strings.TrimSpace(line) != "":
+			return commands // the next paragraph
+		}
+	}
+	return commands
+}
+
+// firstAnswer follows the NOTES of the release word by word, in a namespace that enforces restricted Pod Security.
+func (t *test) firstAnswer(ctx context.Context) error {
+	notes, err := t.output(ctx, "", filepath.Join(t.options.programs, "helm"), "get", "notes", "capstan", "--namespace", system)
+	if err != nil {
+		return err
+	}
+	commands := notesCommands(notes)
+	if len(commands) != 4 {
+		return fmt.Errorf("NOTES lead to a first answer by %d commands after helm install, want 4: %q", len(commands), commands)
+	}
+	var shown string
+	for i, command := range commands {
+		script := "cd " + t.options.root + " && export PATH=" + filepath.Dir(t.cluster.Kubectl) + ":$PATH && " + command
+		if shown, err = t.output(ctx, "", "bash", "-euo", "pipefail", "-c", script); err != nil {
+			return fmt.Errorf("failed to follow NOTES: %w", err)
+		}
+		if i > 0 {
+			continue
+		}
+		if err := t.kubectl(ctx, "label", "namespace", "capstan-example", "pod-security.kubernetes.io/enforce=restricted"); err != nil {
+			return err
+		}
+	}
+	if !strings.Contains(shown, "Completed") || !strings.Contains(shown, "Ticket 1042 is open") {
+		return fmt.Errorf("the last command of NOTES shows no answer: %s", shown)
+	}
+	return nil
+}
