@@ -65,6 +65,11 @@ func (c cluster) clients(t *testing.T) kubernetes.Interface {
 // rightsOf returns which verbs a group has on which resources of a namespace, of all that there is to ask about.
 func rightsOf(t *testing.T, clients kubernetes.Interface, namespace, group string) map[string][]string {
 	t.Helper()
+	return rightsOfUser(t, clients, namespace, "ada", group)
+}
+
+func rightsOfUser(t *testing.T, clients kubernetes.Interface, namespace, user, group string) map[string][]string {
+	t.Helper()
 	resources := []string{
 		"agents", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns", "turns/log", "turns/status",
 		"secrets", "configmaps", "events", "pods", "serviceaccounts/token", "rolebindings",
@@ -79,7 +84,7 @@ func rightsOf(t *testing.T, clients kubernetes.Interface, namespace, group strin
 		}
 		for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
 			review, err := clients.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: "ada", Groups: []string{group, "system:authenticated"},
+				User: user, Groups: []string{group, "system:authenticated"},
 				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: api, Resource: name, Subresource: subresource},
 			}}, metav1.CreateOptions{})
 			if err != nil {
@@ -126,7 +131,7 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 		"helpdesk":         viewer("turns", "sessions"),
 		"helpdesk-authors": viewer("agents", "promptprofiles"),
 		"platform":         viewer("modelproviders", "toolservers"),
-		"auditors":         {"turns": get, "turns/log": get},
+		"auditors":         {"turns": get, "turns/log": get}, // a token of one ServiceAccount is asked about below
 		"helpdesk-leads":   {"turns": look, "turns/log": get, "toolapprovals": {"get", "list", "create"}},
 	}
 	clients := c.clients(t)
@@ -137,6 +142,21 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 		if rights := rightsOf(t, clients, "default", group); len(rights) > 0 {
 			t.Errorf("group %s has rights in another namespace: %v", group, rights)
 		}
+	}
+	for group, want := range map[string]bool{"auditors": true, "helpdesk-leads": true, "helpdesk": false, "visitors": false} {
+		review, err := clients.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: "ada", Groups: []string{group},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "helpdesk", Verb: "create", Resource: "serviceaccounts", Subresource: "token", Name: "capstan-turn-reader"},
+		}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if review.Status.Allowed != want {
+			t.Errorf("group %s may make tokens of the reader: %v, want %v", group, review.Status.Allowed, want)
+		}
+	}
+	if diff := cmp.Diff(map[string][]string{"turns": get, "turns/log": get}, rightsOfUser(t, clients, "helpdesk", "system:serviceaccount:helpdesk:capstan-turn-reader", "system:serviceaccounts")); diff != "" {
+		t.Errorf("the rights of the ServiceAccount of the page (-want +got):\n%s", diff)
 	}
 	t.Run("Use", func(t *testing.T) { c.checkTeam(t) })
 	t.Run("Aggregation", func(t *testing.T) { checkAggregation(t, c, clients) })

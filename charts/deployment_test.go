@@ -136,6 +136,10 @@ func TestArguments(t *testing.T) {
 			values: []string{"metrics.tlsSecret=mine"},
 			want:   []string{"--metrics-tls-cert-file=/etc/capstan/metrics/tls.crt", "--metrics-tls-key-file=/etc/capstan/metrics/tls.key"},
 		},
+		"ReadAPI": {
+			values: []string{"readAPI.enabled=true", "readAPI.tlsSecret=mine", "readAPI.port=9444"},
+			want:   []string{"--read-tls-bind-address=:9444", "--read-tls-cert-file=/etc/capstan/read/tls.crt", "--read-tls-key-file=/etc/capstan/read/tls.key"},
+		},
 		"Audiences": {values: []string{"tokenAudiences={capstan,https://kubernetes.default.svc}"}, want: []string{"--token-audiences=capstan,https://kubernetes.default.svc"}},
 		"NoLeader":  {values: []string{"leaderElection.enabled=false"}, want: []string{"--leader-elect=false"}},
 		"Extra":     {values: []string{"extraArgs={--store=sqlite:///var/lib/capstan/x.db}"}, want: []string{"--store=sqlite:///var/lib/capstan/x.db"}},

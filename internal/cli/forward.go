@@ -57,7 +57,7 @@ func (c *clusterFlags) find(ctx context.Context, config *rest.Config, api client
 	}
 	var tried []error
 	for _, l := range byNearness(leases.Items, executor.LeasePrefix+own) {
-		found, err := c.reach(ctx, config, l)
+		found, err := c.reach(ctx, config, reader{api, namespace}, l)
 		if err == nil {
 			return found, nil
 		}
@@ -105,13 +105,13 @@ func byNearness(leases []coordinationv1.Lease, own string) []coordinationv1.Leas
 
 // reach connects to one executor: straight to it if its Lease says where it listens, else by a port that the API server
 // forwards to its pod. A Lease is believed only as far as this machine: a token goes nowhere else because of one.
-func (c *clusterFlags) reach(ctx context.Context, config *rest.Config, l coordinationv1.Lease) (*connection, error) {
+func (c *clusterFlags) reach(ctx context.Context, config *rest.Config, as reader, l coordinationv1.Lease) (*connection, error) {
 	if at := l.Annotations[readapi.AddressAnnotation]; strings.HasPrefix(at, "http://") && readapi.CheckServer(at) == nil {
 		if err := listens(ctx, at); err != nil {
 			return nil, err
 		}
 		base := plainTransport()
-		return c.connected(config, at, base, base.CloseIdleConnections)
+		return c.connected(ctx, config, as, at, base, base.CloseIdleConnections)
 	}
 	port := cmp.Or(l.Annotations[readapi.PortAnnotation], strconv.Itoa(readapi.DefaultPort))
 	pod := strings.TrimPrefix(l.Name, executor.LeasePrefix)
@@ -120,7 +120,7 @@ func (c *clusterFlags) reach(ctx context.Context, config *rest.Config, l coordin
 		return nil, fmt.Errorf("failed to forward a port to pod %s/%s: %w", c.managerNamespace, pod, err)
 	}
 	base := plainTransport()
-	return c.connected(config, f.url, told{base, f}, func() {
+	return c.connected(ctx, config, as, f.url, told{base, f}, func() {
 		base.CloseIdleConnections()
 		f.stop()
 	})

@@ -97,7 +97,7 @@ func TestAPortIsForwardedToTheExecutor(t *testing.T) {
 	lease := coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Name: "capstan-executor-capstan-0", Annotations: map[string]string{readapi.PortAnnotation: "9082"},
 	}}
-	c, err := flags.reach(t.Context(), config, lease)
+	c, err := flags.reach(t.Context(), config, reader{}, lease)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestAPodThatIsGoneIsNamed(t *testing.T) {
 	t.Parallel()
 	_, config := pods(t, http.NotFoundHandler())
 	flags := &clusterFlags{managerNamespace: "capstan-system"}
-	_, err := flags.reach(t.Context(), config, coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "capstan-executor-capstan-1"}})
+	_, err := flags.reach(t.Context(), config, reader{}, coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "capstan-executor-capstan-1"}})
 	if err == nil || !strings.Contains(err.Error(), "failed to forward a port to pod capstan-system/capstan-1") || !strings.Contains(err.Error(), "not found") {
 		t.Errorf("want the pod that is gone named, have %v", err)
 	}
@@ -137,7 +137,7 @@ func TestALeaseLeadsNoTokenAway(t *testing.T) {
 			t.Parallel()
 			k, config := pods(t, http.NotFoundHandler())
 			flags := &clusterFlags{managerNamespace: "capstan-system"}
-			c, err := flags.reach(t.Context(), config, coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+			c, err := flags.reach(t.Context(), config, reader{}, coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 				Name: "capstan-executor-capstan-0", Annotations: map[string]string{readapi.AddressAnnotation: address},
 			}})
 			if err != nil {
@@ -189,7 +189,7 @@ func TestATokenIsNeeded(t *testing.T) {
 			t.Parallel()
 			base := plainTransport()
 			defer base.CloseIdleConnections()
-			transport, err := (&clusterFlags{}).authorised(&tc.config, base)
+			transport, err := (&clusterFlags{}).authorised(t.Context(), &tc.config, reader{}, base)
 			if err == nil {
 				var r *http.Request
 				if r, err = http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody); err != nil {

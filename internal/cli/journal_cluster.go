@@ -31,6 +31,8 @@ type clusterFlags struct {
 	server, serverCA string
 	// token to send in place of the kubeconfig's own.
 	token string
+	// serviceAccount is that of the Turn's namespace whose token is sent if there is none else.
+	serviceAccount string
 	// managerNamespace is where the manager's Leases and pods are.
 	managerNamespace string
 }
@@ -46,12 +48,13 @@ func (c *clusterFlags) addFlags(f *pflag.FlagSet) {
 	c.addAPIFlags(f)
 	f.StringVar(&c.server, "server", "", "`URL` of the manager's read API; default: a port is forwarded to the pod of the Turn's executor")
 	f.StringVar(&c.serverCA, "server-ca-file", "", "`PATH` of a PEM file with the certificates that --server is known by; default: those of the system")
+	f.StringVar(&c.serviceAccount, "service-account", defaultReader, "`NAME` of the ServiceAccount of the Turn's namespace as which the journal is read if the kubeconfig has no token, but a client certificate: by a token of ten minutes that you must be allowed to make; empty for none")
 	f.StringVar(&c.managerNamespace, "manager-namespace", "capstan-system", "namespace of the manager")
 }
 
 // names are the flags that have no meaning without a cluster.
 func (c *clusterFlags) names() []string {
-	return []string{"kubeconfig", "context", "server", "server-ca-file", "token", "manager-namespace"}
+	return []string{"kubeconfig", "context", "server", "server-ca-file", "token", "service-account", "manager-namespace"}
 }
 
 // kubeconfigOf reads the kubeconfig.
@@ -92,26 +95,26 @@ func (c *clusterFlags) open(_ context.Context, env Environment, namespace, name 
 		}
 	}
 	if c.server != "" && c.token != "" { // no kubeconfig is needed
-		return c.direct(env, &rest.Config{}, cmp.Or(namespace, "default"), name)
+		return c.direct(env, &rest.Config{}, nil, cmp.Or(namespace, "default"), name)
 	}
 	config, namespace, err := c.configOf(namespace)
 	if err != nil {
 		return nil, fail(ExitUsage, fmt.Errorf("%w; without a cluster, name the folder of capstan run with --data-dir", err))
 	}
-	if c.server != "" {
-		return c.direct(env, config, namespace, name)
-	}
 	api, err := apiClient(config)
 	if err != nil {
 		return nil, fail(ExitFailed, err)
+	}
+	if c.server != "" {
+		return c.direct(env, config, api, namespace, name)
 	}
 	return &remote{env: env, namespace: namespace, name: name, connect: func(ctx context.Context) (*connection, error) {
 		return c.find(ctx, config, api, namespace, name)
 	}}, nil
 }
 
-// direct reads from the server that was named.
-func (c *clusterFlags) direct(env Environment, config *rest.Config, namespace, name string) (journalReader, error) {
+// direct reads from the server that was named. api may be nil if there is a --token.
+func (c *clusterFlags) direct(env Environment, config *rest.Config, api client.Client, namespace, name string) (journalReader, error) {
 	base := plainTransport()
 	if c.serverCA != "" {
 		data, err := os.ReadFile(c.serverCA)
@@ -127,14 +130,14 @@ func (c *clusterFlags) direct(env Environment, config *rest.Config, namespace, n
 	if strings.HasPrefix(c.server, "https:") {
 		base.Proxy = http.ProxyFromEnvironment
 	}
-	return &remote{env: env, namespace: namespace, name: name, connect: func(context.Context) (*connection, error) {
-		return c.connected(config, c.server, base, base.CloseIdleConnections)
+	return &remote{env: env, namespace: namespace, name: name, connect: func(ctx context.Context) (*connection, error) {
+		return c.connected(ctx, config, reader{api, namespace}, c.server, base, base.CloseIdleConnections)
 	}}, nil
 }
 
-// connected returns a connection to a server, as whom the kubeconfig or --token says.
-func (c *clusterFlags) connected(config *rest.Config, server string, base http.RoundTripper, closed func()) (*connection, error) {
-	authorised, err := c.authorised(config, base)
+// connected returns a connection to a server, as whom the kubeconfig, --token or --service-account says.
+func (c *clusterFlags) connected(ctx context.Context, config *rest.Config, as reader, server string, base http.RoundTripper, closed func()) (*connection, error) {
+	authorised, err := c.authorised(ctx, config, as, base)
 	if err != nil {
 		closed()
 		return nil, fail(ExitFailed, err)
@@ -147,20 +150,28 @@ func (c *clusterFlags) connected(config *rest.Config, server string, base http.R
 	return &connection{Client: reads, close: closed}, nil
 }
 
-// authorised adds the bearer token of --token, else that of the kubeconfig: a text, a file, or what a plug-in gets.
-func (c *clusterFlags) authorised(config *rest.Config, base http.RoundTripper) (http.RoundTripper, error) {
+// authorised adds the bearer token of --token, else that of the kubeconfig: a text, a file, or what a plug-in gets; else one that it makes
+// for --service-account.
+func (c *clusterFlags) authorised(ctx context.Context, config *rest.Config, as reader, base http.RoundTripper) (http.RoundTripper, error) {
 	if c.token != "" {
 		return rest.HTTPWrappersForConfig(&rest.Config{BearerToken: c.token}, base)
 	}
 	if config.Impersonate.UserName != "" {
 		return nil, errors.New("the kubeconfig acts as somebody else (as: ...), which the read API does not know: use one that has a token of its own, or --token")
 	}
+	if c.serviceAccount != "" && !bearsToken(config) {
+		token, err := as.token(ctx, c.serviceAccount)
+		if err != nil {
+			return nil, err
+		}
+		return rest.HTTPWrappersForConfig(&rest.Config{BearerToken: token}, base)
+	}
 	return rest.HTTPWrappersForConfig(config, tokenOnly{base})
 }
 
 // errNoToken is the error for who is known by something else than a token.
 var errNoToken = errors.New(`the kubeconfig has no bearer token (it may have a client certificate), and the manager knows people by nothing else: ` +
-	`give one with --token "$(kubectl create token NAME)", for a ServiceAccount that may get turns/log`)
+	`name with --service-account a ServiceAccount of the Turn's namespace that may get turns/log, or give a token with --token "$(kubectl create token NAME)"`)
 
 // tokenOnly refuses requests without a bearer token.
 type tokenOnly struct{ http.RoundTripper }

@@ -58,7 +58,7 @@ func (r *remote) entries(ctx context.Context, q readapi.Query) iter.Seq2[journal
 			switch {
 			case stopped || err == nil:
 				return
-			case !q.Follow, !begun, !passes(err), ctx.Err() != nil, r.env.Now().Sub(reached) > followPatience:
+			case !q.Follow, !begun, !passes(err) && !(progress && expired(err)), ctx.Err() != nil, r.env.Now().Sub(reached) > followPatience:
 				yield(journal.Entry{}, err)
 				return
 			}
@@ -116,6 +116,13 @@ func passes(err error) bool {
 		return e.Status == http.StatusServiceUnavailable
 	}
 	return (errors.Is(err, readapi.ErrBroken) && !errors.Is(err, errNoToken)) || errors.Is(err, errNowhere)
+}
+
+// expired reports whether a journal that was being followed ended with the token that was sent. The next connection makes a new one where it
+// can, and is refused before it has begun where it cannot.
+func expired(err error) bool {
+	e, ok := errors.AsType[*readapi.Error](err)
+	return ok && e.Status == http.StatusUnauthorized
 }
 
 func (r *remote) artifact(ctx context.Context, sha256 string) (io.ReadCloser, error) {

@@ -21,9 +21,10 @@ call of a tool with its result or why there is none, failures and retries, and t
 see capstan render.
 
 In a cluster the journal is asked of the manager. A port is forwarded to the pod of the Turn's executor, or --server says
-where the manager serves. Who you are says the bearer token of your kubeconfig, or --token. It takes get on turns/log, as the
-ClusterRole with the label capstan.dev/role=turn-reader gives, and for the forwarding list on leases and get and create on pods/portforward in the manager's
-namespace.
+where the manager serves. Who you are says the bearer token of your kubeconfig, or --token. A kubeconfig with a client certificate
+has none: then a token of --service-account is made, for ten minutes. It takes get on turns/log, as the ClusterRole with the
+label capstan.dev/role=turn-reader gives, and for the forwarding list on leases and get and create on pods/portforward in the
+manager's namespace.
 
 With --data-dir it is the journal that capstan run keeps there.
 
@@ -54,7 +55,7 @@ const logsExamples = `  # what a Turn did
   # the whole output of a call, which the model saw a part of
   capstan logs open-loops --artifact call-2-1
 
-  # with the rights of a ServiceAccount, for a kubeconfig that has a client certificate only
+  # with the rights of a ServiceAccount
   capstan logs open-loops --token "$(kubectl create token auditor)"
 
   # from a manager that serves at an address of its own

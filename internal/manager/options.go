@@ -75,6 +75,8 @@ type Options struct {
 	// ReadBindAddress is the host:port of the read API; "0" for none. Beyond the loopback it needs ReadTLSCertFile and
 	// ReadTLSKeyFile, the paths of PEM files.
 	ReadBindAddress, ReadTLSCertFile, ReadTLSKeyFile string
+	// ReadTLSBindAddress is the host:port of the read API over TLS, beside ReadBindAddress, which has plain HTTP then; "0" for none.
+	ReadTLSBindAddress string
 	// TokenAudiences are those of which a token of the read API and of /metrics must have one; none for that of the API server.
 	TokenAudiences []string
 	// LogFormat is json or console, LogLevel is error, info or debug.
@@ -129,7 +131,8 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.MetricsTLSKeyFile, "metrics-tls-key-file", "", "path of a PEM file with the key of that certificate")
 	f.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", "127.0.0.1:8081", `address of /healthz and /readyz, "0" for none`)
 	f.StringVar(&o.ReadBindAddress, "read-bind-address", "127.0.0.1:8082", `address of the read API, which serves the journals of Turns to who may get turns/log, "0" for none; one that is not of this machine alone needs --read-tls-cert-file and --read-tls-key-file`)
-	f.StringVar(&o.ReadTLSCertFile, "read-tls-cert-file", "", "path of a PEM file with the certificate of the read API, read once, at the start; default: plain HTTP")
+	f.StringVar(&o.ReadTLSCertFile, "read-tls-cert-file", "", "path of a PEM file with the certificate of the read API, read again when it changes; default: plain HTTP")
+	f.StringVar(&o.ReadTLSBindAddress, "read-tls-bind-address", "0", `address of the read API over TLS beside --read-bind-address, which then has plain HTTP for this machine and forwarded ports; "0" for none`)
 	f.StringVar(&o.ReadTLSKeyFile, "read-tls-key-file", "", "path of a PEM file with the key of that certificate")
 	f.StringSliceVar(&o.TokenAudiences, "token-audiences", nil, "audiences for which a token that is sent to the read API or to /metrics may be made, separated by commas; default: that of the API server")
 	f.StringVar(&o.LogFormat, "log-format", "json", "json or console")
@@ -248,7 +251,7 @@ func (o *Options) Validate() error {
 	}
 	wrong = o.checkMetrics()
 	check(wrong == nil, "%w", wrong)
-	wrong = readapi.CheckAddress(o.ReadBindAddress, o.ReadTLSCertFile, o.ReadTLSKeyFile)
+	wrong = readapi.CheckAddress(o.ReadBindAddress, o.ReadTLSBindAddress, o.ReadTLSCertFile, o.ReadTLSKeyFile)
 	check(wrong == nil, "%w", wrong)
 	for _, audience := range o.TokenAudiences {
 		check(audience != "" && len(audience) <= 1024, "--token-audiences: an audience must have from 1 to 1024 characters, got %d", len(audience))

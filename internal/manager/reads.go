@@ -13,11 +13,12 @@ import (
 func (p *parts) addReads(ctx context.Context) (annotations map[string]string, err error) {
 	o := p.options
 	annotations = map[string]string{readapi.AddressAnnotation: "", readapi.PortAnnotation: ""}
-	if o.ReadBindAddress == "" || o.ReadBindAddress == "0" {
+	none := func(address string) bool { return address == "" || address == "0" }
+	if none(o.ReadBindAddress) && none(o.ReadTLSBindAddress) {
 		return annotations, nil
 	}
 	p.reads, err = readapi.Listen(ctx, readapi.Options{
-		Address: o.ReadBindAddress, CertFile: o.ReadTLSCertFile, KeyFile: o.ReadTLSKeyFile,
+		Address: o.ReadBindAddress, TLSAddress: o.ReadTLSBindAddress, CertFile: o.ReadTLSCertFile, KeyFile: o.ReadTLSKeyFile,
 		Journal: p.store, Credentials: p.credentials, Turns: p.manager.GetAPIReader(), Access: p.access, RolePrefix: o.RolePrefix, Now: p.now, Log: p.log.WithName("read-api"),
 	})
 	if err != nil {

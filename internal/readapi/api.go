@@ -75,13 +75,22 @@ func refuse(status int, format string, args ...any) *Error {
 	return &Error{Status: status, Message: fmt.Sprintf(format, args...)}
 }
 
-// CheckAddress fails if a server must not listen at an address, host:port, or "0" or empty for none: beyond this machine a token must
-// not cross a network in the clear, so there must be a certificate and its key.
-func CheckAddress(address, certFile, keyFile string) error {
+// CheckAddress fails if a server must not listen at an address, or at one for TLS, each host:port, or "0" or empty for none: beyond this
+// machine a token must not cross a network in the clear, so there must be a certificate and its key.
+func CheckAddress(address, tlsAddress, certFile, keyFile string) error {
 	if (certFile == "") != (keyFile == "") {
 		return fmt.Errorf("--read-tls-cert-file %q and --read-tls-key-file %q must be given together", certFile, keyFile)
 	}
-	if address == "0" || address == "" {
+	if listens(tlsAddress) {
+		if _, _, err := net.SplitHostPort(tlsAddress); err != nil {
+			return fmt.Errorf("--read-tls-bind-address %q must be host:port, :port, or 0 for none", tlsAddress)
+		}
+		if certFile == "" {
+			return fmt.Errorf("--read-tls-bind-address %q needs a certificate: give --read-tls-cert-file and --read-tls-key-file", tlsAddress)
+		}
+		certFile = "" // it is not for the other address
+	}
+	if !listens(address) {
 		return nil
 	}
 	host, _, err := net.SplitHostPort(address)
@@ -89,11 +98,14 @@ func CheckAddress(address, certFile, keyFile string) error {
 		return fmt.Errorf("--read-bind-address %q must be host:port, :port, or 0 for none", address)
 	}
 	if certFile == "" && !IsLoopback(host) {
-		return fmt.Errorf("--read-bind-address %q is not of this machine alone: give --read-tls-cert-file and --read-tls-key-file, "+
+		return fmt.Errorf("--read-bind-address %q is not of this machine alone, and has no TLS: give --read-tls-cert-file and --read-tls-key-file, "+
 			"since tokens must not cross a network in the clear, or take 127.0.0.1:%d and forward the port", address, DefaultPort)
 	}
 	return nil
 }
+
+// listens reports whether an address is one, and not none.
+func listens(address string) bool { return address != "" && address != "0" }
 
 // CheckServer fails if a token must not be sent to a URL.
 func CheckServer(server string) error {

@@ -29,7 +29,24 @@ func TestCheckAddress(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			wanted(t, readapi.CheckAddress(tc.address, tc.cert, tc.key), tc.want, tc.reason)
+			wanted(t, readapi.CheckAddress(tc.address, "", tc.cert, tc.key), tc.want, tc.reason)
+		})
+	}
+}
+
+func TestCheckAddressForTLS(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ reason, address, tls, cert, want string }{
+		"beside the loopback": {"the chart serves people and forwarded ports so", "127.0.0.1:8082", ":8444", "tls", ""},
+		"alone":               {"nothing else is asked for", "0", ":8444", "tls", ""},
+		"without one":         {"nobody could tell whom a token goes to", "127.0.0.1:8082", ":8444", "", "needs a certificate"},
+		"no port":             {"it must be said", "0", "capstan", "tls", "--read-tls-bind-address \"capstan\" must be host:port"},
+		"the other is open":   {"the certificate is not for that one", ":8082", ":8444", "tls", "not of this machine alone"},
+		"off":                 {"the certificate is for the one address", ":8082", "0", "tls", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wanted(t, readapi.CheckAddress(tc.address, tc.tls, tc.cert, tc.cert), tc.want, tc.reason)
 		})
 	}
 }

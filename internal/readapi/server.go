@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -47,7 +49,9 @@ const (
 type Options struct {
 	// Address to listen at, host:port; CheckAddress must allow it.
 	Address string
-	// CertFile and KeyFile are paths of PEM files; without them the server speaks plain HTTP.
+	// TLSAddress is where TLS is spoken, host:port. Address has plain HTTP then. If it is empty, Address has TLS if there is a CertFile.
+	TLSAddress string
+	// CertFile and KeyFile are paths of PEM files, which are read again when they change; without them the server speaks plain HTTP.
 	CertFile, KeyFile string
 	// Journal of all Turns.
 	Journal journal.Journal
@@ -75,16 +79,19 @@ type Options struct {
 
 // Server serves journals. It implements manager.Runnable, on every replica.
 type Server struct {
-	o        Options
-	listener net.Listener
-	http     *http.Server
+	o Options
+	// listeners are open; the first one is at Address, unless there is none.
+	listeners []net.Listener
+	// certificate is nil without TLS.
+	certificate *certwatcher.CertWatcher
+	http        *http.Server
 	// streams and large bound what goes on at once.
 	streams, large *gate
 }
 
 // Listen returns a server that listens at its address already; Start serves. Who does not start it closes it.
 func Listen(ctx context.Context, o Options) (*Server, error) {
-	if err := CheckAddress(o.Address, o.CertFile, o.KeyFile); err != nil {
+	if err := CheckAddress(o.Address, o.TLSAddress, o.CertFile, o.KeyFile); err != nil {
 		return nil, err
 	}
 	o.Poll, o.Beat = orElse(o.Poll, 500*time.Millisecond), orElse(o.Beat, 15*time.Second)
@@ -94,15 +101,31 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.http = &http.Server{Handler: s.handler(), ReadHeaderTimeout: headerTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaderBytes}
 	if o.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
-		if err != nil {
+		var err error
+		if s.certificate, err = certwatcher.New(o.CertFile, o.KeyFile); err != nil {
 			return nil, fmt.Errorf("--read-tls-cert-file and --read-tls-key-file: %w", err)
 		}
-		s.http.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
-	var err error
-	if s.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", o.Address); err != nil {
-		return nil, fmt.Errorf("--read-bind-address: %w", err)
+	for _, at := range []struct {
+		flag, address string
+		secure        bool
+	}{
+		{"--read-bind-address", o.Address, o.CertFile != "" && !listens(o.TLSAddress)},
+		{"--read-tls-bind-address", o.TLSAddress, true},
+	} {
+		if !listens(at.address) {
+			continue
+		}
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at.address)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", at.flag, err), s.Close())
+		}
+		if at.secure {
+			listener = tls.NewListener(listener, &tls.Config{
+				GetCertificate: s.certificate.GetCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+			})
+		}
+		s.listeners = append(s.listeners, listener)
 	}
 	return s, nil
 }
@@ -114,17 +137,31 @@ func orElse(d, otherwise time.Duration) time.Duration {
 	return d
 }
 
-// URL returns where the server listens.
+// URL returns where the server listens: at Address, else at TLSAddress.
 func (s *Server) URL() string {
 	scheme := "http://"
-	if s.o.CertFile != "" {
+	if s.o.CertFile != "" && (!listens(s.o.TLSAddress) || !listens(s.o.Address)) {
 		scheme = "https://"
 	}
-	return scheme + s.listener.Addr().String()
+	return scheme + s.listeners[0].Addr().String()
+}
+
+// TLSURL returns where the server listens at TLSAddress, empty for nowhere.
+func (s *Server) TLSURL() string {
+	if !listens(s.o.TLSAddress) {
+		return ""
+	}
+	return "https://" + s.listeners[len(s.listeners)-1].Addr().String()
 }
 
 // Close ends a server that was not started.
-func (s *Server) Close() error { return s.listener.Close() }
+func (s *Server) Close() error {
+	var errs []error
+	for _, l := range s.listeners {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}
 
 // NeedLeaderElection is false: every replica with a store serves.
 func (s *Server) NeedLeaderElection() bool { return false }
@@ -132,18 +169,26 @@ func (s *Server) NeedLeaderElection() bool { return false }
 // Start serves until ctx ends. Streams are broken off then, so that who follows a Turn knows to look elsewhere.
 func (s *Server) Start(ctx context.Context) error {
 	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
-	s.o.Log.Info("Serving journals", "address", s.URL())
-	ended := make(chan error, 1)
-	go func() {
-		if s.o.CertFile != "" {
-			ended <- s.http.ServeTLS(s.listener, "", "")
-			return
-		}
-		ended <- s.http.Serve(s.listener)
-	}()
+	s.o.Log.Info("Serving journals", "address", s.URL(), "tls", s.TLSURL())
+	ended := make(chan error, len(s.listeners))
+	for _, l := range s.listeners {
+		go func() { ended <- s.http.Serve(l) }()
+	}
+	watching, stopWatching := context.WithCancel(ctx)
+	var watcher sync.WaitGroup
+	defer watcher.Wait()
+	defer stopWatching()
+	watched := make(chan error, 1)
+	if s.certificate != nil {
+		watcher.Go(func() { watched <- s.certificate.Start(watching) })
+	}
 	select {
 	case err := <-ended:
-		return fmt.Errorf("failed to serve journals: %w", err)
+		return fmt.Errorf("failed to serve journals: %w", errors.Join(err, s.http.Close()))
+	case err := <-watched:
+		if ctx.Err() == nil {
+			return errors.Join(fmt.Errorf("failed to watch the certificate of the read API: %w", err), s.http.Close())
+		}
 	case <-ctx.Done():
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
@@ -154,8 +199,10 @@ func (s *Server) Start(ctx context.Context) error {
 			return fmt.Errorf("failed to stop serving journals: %w", err)
 		}
 	}
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("failed to serve journals: %w", err)
+	for range s.listeners {
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("failed to serve journals: %w", err)
+		}
 	}
 	return nil
 }

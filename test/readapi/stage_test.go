@@ -35,6 +35,7 @@ type stage struct {
 // serving is a running server of journals.
 type serving struct {
 	url    string
+	tls    string
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error
@@ -64,7 +65,7 @@ func (s *stage) serve(ctx context.Context) *serving {
 	listening, err := readapi.Listen(ctx, s.options)
 	Expect(err).NotTo(HaveOccurred())
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	running := &serving{url: listening.URL(), cancel: cancel, done: make(chan struct{})}
+	running := &serving{url: listening.URL(), tls: listening.TLSURL(), cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(running.done)
 		running.err = listening.Start(life)

@@ -93,6 +93,11 @@ spec:
         - --metrics-tls-cert-file=/etc/capstan/metrics/tls.crt
         - --metrics-tls-key-file=/etc/capstan/metrics/tls.key
         {{- end }}
+        {{- if (.Values.readAPI).enabled }}
+        - --read-tls-bind-address=:{{ int .Values.readAPI.port }}
+        - --read-tls-cert-file=/etc/capstan/read/tls.crt
+        - --read-tls-key-file=/etc/capstan/read/tls.key
+        {{- end }}
         {{- with .Values.tokenAudiences }}
         - --token-audiences={{ join "," . }}
         {{- end }}
@@ -147,6 +152,11 @@ spec:
           containerPort: {{ int .Values.metrics.port }}
           protocol: TCP
         {{- end }}
+        {{- if (.Values.readAPI).enabled }}
+        - name: read
+          containerPort: {{ int .Values.readAPI.port }}
+          protocol: TCP
+        {{- end }}
         - name: health
           containerPort: {{ int .Values.health.port }}
           protocol: TCP
@@ -190,6 +200,11 @@ spec:
           mountPath: /etc/capstan/metrics
           readOnly: true
         {{- end }}
+        {{- if (.Values.readAPI).enabled }}
+        - name: read-tls
+          mountPath: /etc/capstan/read
+          readOnly: true
+        {{- end }}
         {{- if .Values.skillsConfigMap }}
         - name: skills
           mountPath: /etc/capstan/skills
@@ -224,6 +239,16 @@ spec:
       - name: metrics-tls
         secret:
           secretName: {{ .Values.metrics.tlsSecret }}
+          items:
+          - key: tls.crt
+            path: tls.crt
+          - key: tls.key
+            path: tls.key
+      {{- end }}
+      {{- if (.Values.readAPI).enabled }}
+      - name: read-tls
+        secret:
+          secretName: {{ .Values.readAPI.tlsSecret }}
           items:
           - key: tls.crt
             path: tls.crt

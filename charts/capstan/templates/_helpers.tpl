@@ -153,6 +153,14 @@ subjects:
 {{- if and $v.metrics.readers (not (and $v.rbac.create $v.metrics.enabled)) -}}
 {{- fail "metrics.readers needs metrics.enabled and rbac.create: bind them to a role of yours otherwise" -}}
 {{- end -}}
+{{- with $v.readAPI -}}
+{{- if and .enabled (not .tlsSecret) -}}
+{{- fail "readAPI.enabled needs readAPI.tlsSecret: tokens must not cross a network in the clear" -}}
+{{- end -}}
+{{- if and .enabled (or (eq (int .port) (int $v.health.port)) (and $v.metrics.enabled (eq (int .port) (int $v.metrics.port)))) -}}
+{{- fail (printf "readAPI.port must differ from health.port and metrics.port, got %d" (int .port)) -}}
+{{- end -}}
+{{- end -}}
 {{- $pdb := $v.podDisruptionBudget -}}
 {{- if and $pdb.enabled (eq (kindIs "invalid" $pdb.minAvailable) (kindIs "invalid" $pdb.maxUnavailable)) -}}
 {{- fail "podDisruptionBudget needs exactly one of minAvailable and maxUnavailable: set the other one to null" -}}
