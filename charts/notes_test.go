@@ -21,7 +21,8 @@ import (
 func firstAnswer(t *testing.T, notes string) []string {
 	t.Helper()
 	var commands []string
-	for line := range strings.Lines(notes[strings.Index(notes, "For a first answer"):]) {
+	_, paragraph, _ := strings.Cut(notes, "For a first answer")
+	for line := range strings.Lines(paragraph) {
 		if command, ok := strings.CutPrefix(line, "   "); ok {
 			commands = append(commands, strings.TrimSpace(command))
 		} else if len(commands) > 0 && strings.TrimSpace(line) != "" {

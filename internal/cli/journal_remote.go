@@ -58,7 +58,7 @@ func (r *remote) entries(ctx context.Context, q readapi.Query) iter.Seq2[journal
 			switch {
 			case stopped || err == nil:
 				return
-			case !q.Follow, !begun, !passes(err) && !(progress && expired(err)), ctx.Err() != nil, r.env.Now().Sub(reached) > followPatience:
+			case !q.Follow, !begun, !passes(err) && (!progress || !expired(err)), ctx.Err() != nil, r.env.Now().Sub(reached) > followPatience:
 				yield(journal.Entry{}, err)
 				return
 			}

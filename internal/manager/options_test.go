@@ -37,7 +37,7 @@ func TestDefaultsAreValid(t *testing.T) {
 		Roles: []string{RoleController, RoleExecutor}, JournalRetention: 24 * time.Hour,
 		MaxRunningTurnsPerNamespace: "90%", MaxQueuedTurnsPerNamespace: 10_000,
 		DataDir: "data", Namespace: "capstan-system", ExecutorName: "manager-0",
-		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082", LogFormat: "json", LogLevel: "info",
+		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082", ReadTLSBindAddress: "0", RolePrefix: "capstan", LogFormat: "json", LogLevel: "info",
 		ShutdownGraceSeconds: 25, ProbeIntervalSeconds: 60, ApprovalPolicy: "capstan-toolapprovals",
 	}
 	if diff := cmp.Diff(want, o); diff != "" {
