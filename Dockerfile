@@ -20,6 +20,7 @@ RUN go mod download
 COPY api/ api/
 COPY cmd/ cmd/
 COPY internal/ internal/
+COPY hack/ hack/
 ARG TARGETOS
 ARG TARGETARCH
 ARG VERSION=dev
@@ -27,6 +28,17 @@ ARG VERSION=dev
 RUN CGO_ENABLED=0 GOOS=${TARGETOS} GOARCH=${TARGETARCH} go build -trimpath -tags timetzdata \
       -ldflags "-s -w -X main.version=${VERSION}" -o /out/manager ./cmd/manager \
  && mkdir -p /out/data
+
+# The servers of examples/cluster, in an image of their own: --target examples.
+FROM build AS build-examples
+ARG TARGETOS
+ARG TARGETARCH
+RUN CGO_ENABLED=0 GOOS=${TARGETOS} GOARCH=${TARGETARCH} go build -trimpath -ldflags '-s -w' -o /out/exampleservers ./hack/exampleservers
+
+FROM scratch AS examples
+COPY --from=build-examples /out/exampleservers /exampleservers
+USER 65532:65532
+ENTRYPOINT ["/exampleservers"]
 
 FROM scratch
 ARG VERSION=dev

@@ -7,6 +7,8 @@ MAKEFLAGS += --no-print-directory
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 IMG ?= capstan-dev/capstan:$(VERSION)
+# The image with the servers of examples/cluster.
+EXAMPLES_IMG = $(shell echo '$(IMG)' | sed -E 's|(:[^:/]+)?$$|-examples\1|')
 LDFLAGS := -s -w -X main.version=$(VERSION)
 # Where `make install`, `deploy` and `undeploy` go: your kubectl and its current context.
 KUBECTL ?= kubectl
@@ -135,9 +137,10 @@ verify: ## Fail if anything generated is not current.
 ##@ Ship
 
 .PHONY: docker-build
-docker-build: ## Build the image IMG. GO_IMAGE=golang:1.26-bookworm@sha256:... is the image of the compiler.
+docker-build: ## Build the image IMG, and the one of examples/cluster, with the suffix -examples. GO_IMAGE=golang:1.26-bookworm@sha256:... is the image of the compiler.
 	@[[ '$(GO_IMAGE)' =~ @sha256:[0-9a-f]{64}$$ ]] || { echo "docker-build: set GO_IMAGE to an image of Go, with its digest, which \`docker buildx imagetools inspect golang:1.26-bookworm\` prints: GO_IMAGE=golang:1.26-bookworm@sha256:..." >&2; exit 1; }
 	docker build --build-arg GO_IMAGE=$(GO_IMAGE) --build-arg VERSION=$(VERSION) -t $(IMG) .
+	docker build --build-arg GO_IMAGE=$(GO_IMAGE) --target examples -t $(EXAMPLES_IMG) .
 
 .PHONY: sbom
 sbom: build ## Write what bin/manager and bin/capstan are made of to dist/*.cdx.json, as CycloneDX.
