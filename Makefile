@@ -6,10 +6,17 @@ SHELL := /usr/bin/env bash
 MAKEFLAGS += --no-print-directory
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# Tags of git begin with a v; programs, images and charts have versions without.
+override VERSION := $(patsubst v%,%,$(VERSION))
 IMG ?= capstan-dev/capstan:$(VERSION)
 # The image with the servers of examples/cluster.
 EXAMPLES_IMG = $(shell echo '$(IMG)' | sed -E 's|(:[^:/]+)?$$|-examples\1|')
+# All that could make two builds of the same commit differ is fixed here. The version and the commit are given, and not read from git
+# by the compiler: a build from an archive of the sources gives the same program.
 LDFLAGS := -s -w -X main.version=$(VERSION)
+GO_BUILD := CGO_ENABLED=0 GOAMD64=v1 GOARM64=v8.0 GOFIPS140=off GOEXPERIMENT= go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 # Where `make install`, `deploy` and `undeploy` go: your kubectl and its current context.
 KUBECTL ?= kubectl
 
@@ -52,7 +59,7 @@ build-bin/manager build-bin/capstan: DIR := cmd
 build-bin/fakemodel build-bin/toolserver build-bin/demo build-bin/bench: DIR := hack
 .PHONY: $(PROGRAMS:%=build-bin/%)
 $(PROGRAMS:%=build-bin/%): build-bin/%:
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/$* ./$(DIR)/$*
+	$(GO_BUILD) -o bin/$* ./$(DIR)/$*
 
 .PHONY: assets
 assets: ## Get etcd, kube-apiserver and kubectl: downloaded, else built (once, about 7 minutes).
@@ -69,6 +76,7 @@ everything: ## Get the reference MCP server for the tests: npm's, with Debian's 
 .PHONY: test
 test: assets postgres everything ## Run all tests, with the race detector, against real servers. ARGS='-run X' and PKG=./x narrow it.
 	KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" CAPSTAN_MCP_EVERYTHING="$(EVERYTHING)" CGO_ENABLED=1 go test -race -timeout 20m $(ARGS) $(or $(PKG),./...)
+	@[ -n '$(PKG)' ] || go test -C hack/release $(ARGS) ./...
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz test for 30 s, or as long or as often as FUZZTIME says (5m, 2000x).
@@ -95,19 +103,31 @@ chaos: assets ## The kill test: managers die at any instant, servers go away, an
 chaos-short: ## The kill test in its short form, with SQLite and one death between any two effects: 2 to 3 minutes.
 	@$(MAKE) -s chaos ARGS='--turns 40 --kills 6 --outages 1 --points after --executor-turns 16 --store sqlite --timeout 6m $(ARGS)'
 
-# What e2e builds: static programs, of which hack/e2e makes images, and those that it runs itself.
+# What e2e builds: the programs that it runs itself, and static ones for images of the test. IMAGE is an archive that make image or make
+# release has written, with the name that the chart gives the image; without it, it is built as for a release.
 E2E := bin/e2e
+GOARCH = $(shell go env GOARCH)
+CHART_IMAGE = capstan-dev/capstan:$(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' charts/capstan/Chart.yaml)
 .PHONY: e2e
-e2e: ## Install the chart on a real kubelet on this machine, and disturb it (as root, on Linux; says what is missing). ARGS='--rounds delete,force'.
-	@cni=$$(bash hack/e2e/needs.sh) && assets=$$(bash hack/controlplane/get.sh --all) && $(MAKE) -s e2e-programs && \
-	  exec $(E2E)/e2e --kubernetes "$$assets" --programs $(E2E) --cni "$$cni" $(ARGS)
+e2e: ## Install the chart on a real kubelet on this machine, and disturb it (as root, on Linux; says what is missing). ARGS='--rounds delete,force'; IMAGE=dist/capstan_0.1.0_image.tar tests that very image.
+	@cni=$$(bash hack/e2e/needs.sh) && assets=$$(bash hack/controlplane/get.sh --all) && $(MAKE) -s e2e-programs e2e-images && \
+	  exec $(E2E)/e2e --kubernetes "$$assets" --programs $(E2E) --image '$(or $(IMAGE),$(E2E)/images/capstan_$(VERSION)_image.tar)' --cni "$$cni" $(ARGS)
 
 .PHONY: e2e-programs
 e2e-programs:
 	@echo "Building the programs of make e2e" >&2
-	@CGO_ENABLED=0 go build -trimpath -tags timetzdata -ldflags '$(LDFLAGS)' -o $(E2E)/ ./cmd/manager ./cmd/capstan ./hack/fakemodel ./hack/toolserver ./hack/exampleservers ./hack/e2e ./hack/e2e/pause ./hack/e2e/wiper
+	@$(GO_BUILD) -o $(E2E)/ ./cmd/capstan ./hack/fakemodel ./hack/toolserver ./hack/exampleservers ./hack/e2e ./hack/e2e/pause ./hack/e2e/wiper
 	@cd hack/e2e/coredns && CGO_ENABLED=0 go build -mod=readonly -buildvcs=false -trimpath -ldflags '-s -w' -o ../../../$(E2E)/coredns .
 	@go build -modfile=hack/tools/helm/go.mod -o $(E2E)/helm helm.sh/helm/v3/cmd/helm
+
+.PHONY: e2e-images
+e2e-images: build-bin/release-tool
+	@rm -rf $(E2E)/images
+	@for p in fakemodel toolserver wiper pause coredns; do \
+	  user=65532:65532; [ $$p != coredns ] || user=0:0; \
+	  bin/release-tool image -plain -version 1 -epoch 1 -dist $(E2E)/images -name $$p -reference e2e.local/$$p:1 -user $$user \
+	    -program linux/$(GOARCH)=$(E2E)/$$p >/dev/null; done
+	@[ -n '$(IMAGE)' ] || $(MAKE) -s image IMG=$(CHART_IMAGE) DIST=$(E2E)/images IMAGE_PLATFORMS=linux/$(GOARCH) >/dev/null
 
 .PHONY: e2e-down
 e2e-down: ## Remove what `make e2e` has left: ARGS=--keep, or a run that was killed.
@@ -116,6 +136,8 @@ e2e-down: ## Remove what `make e2e` has left: ARGS=--keep, or a run that was kil
 .PHONY: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI_LINT) run
+	@go build -modfile=hack/tools/lint/go.mod -o bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@cd hack/release && ../../bin/golangci-lint run
 
 .PHONY: fmt
 fmt: ## Format the code.
@@ -136,19 +158,69 @@ verify: ## Fail if anything generated is not current.
 
 ##@ Ship
 
-.PHONY: docker-build
-docker-build: ## Build the image IMG, and the one of examples/cluster, with the suffix -examples. GO_IMAGE=golang:1.26-bookworm@sha256:... is the image of the compiler.
-	@[[ '$(GO_IMAGE)' =~ @sha256:[0-9a-f]{64}$$ ]] || { echo "docker-build: set GO_IMAGE to an image of Go, with its digest, which \`docker buildx imagetools inspect golang:1.26-bookworm\` prints: GO_IMAGE=golang:1.26-bookworm@sha256:..." >&2; exit 1; }
-	docker build --build-arg GO_IMAGE=$(GO_IMAGE) --build-arg VERSION=$(VERSION) -t $(IMG) .
-	docker build --build-arg GO_IMAGE=$(GO_IMAGE) --target examples -t $(EXAMPLES_IMG) .
+# Where the results are, and for which platforms they are built.
+DIST ?= dist
+IMAGE_PLATFORMS ?= linux/amd64 linux/arm64
+CLI_PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+# Where the files of dist will be downloaded from, for krew, and the builder that answers for them, for the provenance.
+RELEASE_URL ?= https://github.com/capstan-dev/capstan/releases/download/v$(VERSION)
+BUILDER ?=
+CYCLONEDX := go tool -modfile=hack/tools/sbom/go.mod cyclonedx-gomod bin -json -std -noserial -notimestamp -version $(VERSION)
+RELEASED = -version $(VERSION) -revision '$(REVISION)' -epoch '$(SOURCE_DATE_EPOCH)' -dist $(DIST)
+# programs NAME,PLATFORMS: the paths of a program; given NAME,PLATFORMS: the same as arguments of bin/release-tool.
+programs = $(foreach p,$2,bin/release/$(subst /,_,$p)/$1)
+given = $(foreach p,$2,-program $p=bin/release/$(subst /,_,$p)/$1)
+
+# bin/release/OS_ARCHITECTURE/NAME is cmd/NAME, or hack/NAME, for another platform, with its SBOM beside it.
+words_of = $(subst _, ,$(subst /, ,$*))
+.PHONY: FORCE
+bin/release/%: FORCE
+	GOOS=$(word 1,$(words_of)) GOARCH=$(word 2,$(words_of)) $(GO_BUILD) -o $@ ./$(if $(wildcard cmd/$(word 3,$(words_of))),cmd,hack)/$(word 3,$(words_of))
+	@$(CYCLONEDX) -output $@.cdx.json $@
+
+.PHONY: build-bin/release-tool
+build-bin/release-tool:
+	@go build -C hack/release -o ../../bin/release-tool .
+
+.PHONY: image
+image: $(call programs,manager,$(IMAGE_PLATFORMS)) $(call programs,exampleservers,$(IMAGE_PLATFORMS)) build-bin/release-tool ## Write the image IMG, and the one of examples/cluster (-examples), for IMAGE_PLATFORMS to dist/, with SBOM and provenance: an OCI archive, and one for docker load for each platform.
+	@bin/release-tool image $(RELEASED) -reference $(IMG) $(if $(BUILDER),-builder '$(BUILDER)') $(call given,manager,$(IMAGE_PLATFORMS))
+	@bin/release-tool image $(RELEASED) -name capstan-examples -reference $(EXAMPLES_IMG) -title 'Capstan examples' -description 'The servers of examples/cluster' \
+	  $(if $(BUILDER),-builder '$(BUILDER)') $(call given,exampleservers,$(IMAGE_PLATFORMS))
+
+.PHONY: push
+push: build-bin/release-tool ## Push what make image has written to the registry in IMG, with your docker login. ARGS=-insecure is for one without TLS.
+	@bin/release-tool push -archive $(DIST)/capstan_$(VERSION)_image.tar -reference $(IMG) $(ARGS)
+	@bin/release-tool push -archive $(DIST)/capstan-examples_$(VERSION)_image.tar -reference $(EXAMPLES_IMG) $(ARGS)
+
+.PHONY: archives
+archives: $(call programs,capstan,$(CLI_PLATFORMS)) build-bin/capstan build-bin/release-tool ## Write archives of the command line for CLI_PLATFORMS to dist/, and the manifest for krew.
+	@mkdir -p bin/completions && cd bin/completions && \
+	  ../capstan completion bash >capstan.bash && ../capstan completion zsh >_capstan && \
+	  ../capstan completion fish >capstan.fish && ../capstan completion powershell >capstan.ps1
+	@bin/release-tool archives $(RELEASED) -completions bin/completions -url $(RELEASE_URL) $(call given,capstan,$(CLI_PLATFORMS))
+
+.PHONY: release
+release: ## Write the release VERSION=v0.1.0 to dist/ and verify it: image, archives, krew manifest, chart, SBOMs, provenance, checksums. docs/releases.md
+	@bash hack/release/check.sh $(VERSION)
+	@rm -rf $(DIST)
+	@$(MAKE) image archives IMG=capstan-dev/capstan:$(VERSION)
+	@$(HELM) package charts/capstan --destination $(DIST) >/dev/null
+	@bin/release-tool finish $(RELEASED) $(if $(BUILDER),-builder '$(BUILDER)')
+	@$(MAKE) release-verify
+
+.PHONY: release-verify
+release-verify: build-bin/release-tool ## Verify the release VERSION in dist/: unpack each archive, run those for this machine, check all sums.
+	@bin/release-tool verify -version $(VERSION) -revision '$(REVISION)' -dist $(DIST) -examples capstan-dev/capstan-examples -platforms '$(IMAGE_PLATFORMS)' -cli-platforms '$(CLI_PLATFORMS)'
+
+.PHONY: reproduce
+reproduce: ## Build the release VERSION once more in another folder: fails if a file differs from the one in dist/.
+	@IMAGE_PLATFORMS='$(IMAGE_PLATFORMS)' CLI_PLATFORMS='$(CLI_PLATFORMS)' BUILDER='$(BUILDER)' bash hack/release/reproduce.sh $(VERSION) $(DIST)
 
 .PHONY: sbom
 sbom: build ## Write what bin/manager and bin/capstan are made of to dist/*.cdx.json, as CycloneDX.
-	@mkdir -p dist
-	@for p in manager capstan; do \
-	  go tool -modfile=hack/tools/sbom/go.mod cyclonedx-gomod bin -json -std -noserial -notimestamp -version $(VERSION) -output dist/$$p.cdx.json bin/$$p && \
-	  echo "dist/$$p.cdx.json"; \
-	done
+	@mkdir -p $(DIST)
+	@for p in manager capstan; do $(CYCLONEDX) -output $(DIST)/$$p.cdx.json bin/$$p && echo "$(DIST)/$$p.cdx.json"; done
 
 .PHONY: vulncheck
 vulncheck: ## Look for known vulnerabilities in the code that is called. VULNDB=URL is another database. Says so if it cannot be reached.

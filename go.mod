@@ -2,6 +2,9 @@ module github.com/capstan-dev/capstan
 
 go 1.26.0
 
+// The compiler of a release: the same commit and the same Go give the same bytes.
+toolchain go1.26.8
+
 require (
 	github.com/KimMachineGun/automemlimit v1.0.1
 	github.com/aymanbagabas/go-udiff v0.4.1

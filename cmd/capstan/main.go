@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+	_ "time/tzdata" // Windows has no time zones that Go reads
 
 	"golang.org/x/term"
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	_ "time/tzdata" // an image has no time zones
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"

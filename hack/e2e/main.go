@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -28,16 +29,14 @@ import (
 const (
 	// cleanUpPatience bounds the end, which Ctrl-C does not cut short.
 	cleanUpPatience = 2 * time.Minute
-	// nonroot is the user of all images but CoreDNS's.
-	nonroot = "65532:65532"
 )
 
 // options are the flags.
 type options struct {
-	kubernetes, programs, cni, state, logs, root string
-	rounds                                       string
-	timeout                                      time.Duration
-	down, keep                                   bool
+	kubernetes, programs, image, cni, state, logs, root string
+	rounds                                              string
+	timeout                                             time.Duration
+	down, keep                                          bool
 }
 
 func main() {
@@ -57,6 +56,7 @@ func start(ctx context.Context, args []string, out io.Writer) (err error) {
 	f := flag.NewFlagSet("e2e", flag.ContinueOnError)
 	f.StringVar(&o.kubernetes, "kubernetes", "", "folder with etcd and the programs of Kubernetes")
 	f.StringVar(&o.programs, "programs", "bin/e2e", "folder with the static programs that make e2e builds")
+	f.StringVar(&o.image, "image", "", "OCI archive of the manager's image, as make image writes it, under the name that the chart gives it")
 	f.StringVar(&o.cni, "cni", "/usr/lib/cni", "folder with the CNI plugins bridge, host-local and loopback")
 	f.StringVar(&o.state, "state", "/run/capstan-e2e", "folder for what the cluster writes, removed at the end")
 	f.StringVar(&o.logs, "logs", ".e2e", "folder for logs, which stay after a failure")
@@ -68,7 +68,7 @@ func start(ctx context.Context, args []string, out io.Writer) (err error) {
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	for _, path := range []*string{&o.kubernetes, &o.programs, &o.logs, &o.root} {
+	for _, path := range []*string{&o.kubernetes, &o.programs, &o.image, &o.logs, &o.root} {
 		if *path, err = filepath.Abs(*path); err != nil {
 			return err
 		}
@@ -93,16 +93,18 @@ func newCluster(o options) (*node.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	program := func(name string) string { return filepath.Join(o.programs, name) }
+	archive := func(name string) string { return filepath.Join(o.programs, "images", name+"_1_image.tar") }
+	// make image writes the two archives side by side.
+	examples := filepath.Join(filepath.Dir(o.image), strings.Replace(filepath.Base(o.image), "capstan_", "capstan-examples_", 1))
 	return node.New(node.Config{
-		Kubernetes: o.kubernetes, CoreDNS: program("coredns"), Pause: program("pause"), CNI: o.cni, State: o.state, Logs: o.logs,
+		Kubernetes: o.kubernetes, CoreDNS: archive("coredns"), Pause: archive("pause"), CNI: o.cni, State: o.state, Logs: o.logs,
 		Images: []node.Image{
 			// The name that the chart gives it by default.
-			{Reference: "docker.io/capstan-dev/capstan:" + version, Program: program("manager"), User: nonroot},
-			{Reference: "e2e.local/fakemodel:1", Program: program("fakemodel"), User: nonroot},
-			{Reference: "e2e.local/toolserver:1", Program: program("toolserver"), User: nonroot},
-			{Reference: "docker.io/capstan-dev/capstan-examples:" + version, Program: program("exampleservers"), User: nonroot},
-			{Reference: "e2e.local/wiper:1", Program: program("wiper"), User: nonroot},
+			{Reference: "docker.io/capstan-dev/capstan:" + version, Archive: o.image},
+			{Reference: "e2e.local/fakemodel:1", Archive: archive("fakemodel")},
+			{Reference: "e2e.local/toolserver:1", Archive: archive("toolserver")},
+			{Reference: "docker.io/capstan-dev/capstan-examples:" + version, Archive: examples},
+			{Reference: "e2e.local/wiper:1", Archive: archive("wiper")},
 		},
 	})
 }

@@ -6,57 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 )
-
-// TestBaseImagesArePinned: the image is made from scratch, and its compiler comes from an image that is named by its digest.
-func TestBaseImagesArePinned(t *testing.T) {
-	data, err := os.ReadFile("../../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stages := map[string]bool{"scratch": true}
-	froms := 0
-	for line := range strings.Lines(string(data)) {
-		words := strings.Fields(line)
-		if len(words) == 0 || words[0] != "FROM" {
-			continue
-		}
-		froms++
-		words = words[1:]
-		if strings.HasPrefix(words[0], "--") {
-			words = words[1:]
-		}
-		image := words[0]
-		if image != "${GO_IMAGE}" && !stages[image] && !regexp.MustCompile(`@sha256:[0-9a-f]{64}$`).MatchString(image) {
-			t.Errorf("FROM %s: a tag can be moved to another image; name the image by its digest", image)
-		}
-		if len(words) == 3 {
-			stages[words[2]] = true
-		}
-	}
-	if froms == 0 {
-		t.Error("the Dockerfile has no FROM")
-	}
-	for _, want := range []string{"\nARG GO_IMAGE\n", "*@sha256:*"} {
-		if !strings.Contains(string(data), want) {
-			t.Errorf("the Dockerfile does not contain %q: GO_IMAGE must have no default, and be refused without a digest", want)
-		}
-	}
-}
-
-// TestDockerBuildWantsADigest before it runs docker.
-func TestDockerBuildWantsADigest(t *testing.T) {
-	for _, image := range []string{"", "golang:1.26-bookworm", "golang@sha1:abc"} {
-		cmd := exec.CommandContext(t.Context(), "make", "-C", "../..", "docker-build", "GO_IMAGE="+image)
-		out, err := cmd.CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "set GO_IMAGE to an image of Go, with its digest") {
-			t.Errorf("GO_IMAGE=%q: %v, %s; want it refused with what to do", image, err, out)
-		}
-	}
-}
 
 // database writes a database of vulnerabilities in which the function net/url.Parse is vulnerable, or none.
 func database(t *testing.T, findings bool) string {

@@ -33,11 +33,19 @@ const (
 	dnsImage   = "e2e.local/coredns:1"
 )
 
+// Image is an image that Pods may use without a registry.
+type Image struct {
+	// Reference is the image's whole name, with registry and tag.
+	Reference string
+	// Archive is the path of an OCI archive that holds the image under this name.
+	Archive string
+}
+
 // Config says where a cluster finds its programs, and where it keeps what it writes.
 type Config struct {
 	// Kubernetes is the folder of etcd, kubectl, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet and kube-proxy.
 	Kubernetes string
-	// CoreDNS and Pause are the paths of static programs.
+	// CoreDNS and Pause are the paths of OCI archives, which hold the images e2e.local/coredns:1 and e2e.local/pause:1.
 	CoreDNS, Pause string
 	// CNI is the folder of the plugins bridge, host-local and loopback.
 	CNI string

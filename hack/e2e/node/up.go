@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -39,24 +39,23 @@ func (c *Cluster) Up(ctx context.Context) error {
 	return nil
 }
 
-// Import makes an image known to the node.
+// Import makes an image known to the node. An archive that holds another image is an error.
 func (c *Cluster) Import(ctx context.Context, image Image) error {
-	data, err := image.archive()
+	if _, err := c.ctr(ctx, "images", "import", image.Archive); err != nil {
+		return fmt.Errorf("failed to import %s: %w", image.Archive, err)
+	}
+	names, err := c.ctr(ctx, "images", "list", "--quiet")
 	if err != nil {
 		return err
 	}
-	path := c.path("image.tar")
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		return err
+	if !slices.Contains(strings.Fields(names), image.Reference) {
+		return fmt.Errorf("%s does not hold the image %s", image.Archive, image.Reference)
 	}
-	if _, err := c.ctr(ctx, "images", "import", path); err != nil {
-		return err
-	}
-	return os.Remove(path)
+	return nil
 }
 
 func (c *Cluster) importImages(ctx context.Context) error {
-	images := append([]Image{{pauseImage, c.config.Pause, "65532:65532"}, {dnsImage, c.config.CoreDNS, "0:0"}}, c.config.Images...)
+	images := append([]Image{{pauseImage, c.config.Pause}, {dnsImage, c.config.CoreDNS}}, c.config.Images...)
 	for _, image := range images {
 		if err := c.Import(ctx, image); err != nil {
 			return err

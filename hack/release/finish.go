@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	checksumsFile  = "checksums.txt"
+	provenanceFile = "provenance.json"
+)
+
+// runFinish makes the chart's package the same at any time, and writes the provenance and the checksums of all files.
+func runFinish(args []string, out io.Writer) error {
+	var r release
+	f := flag.NewFlagSet("finish", flag.ContinueOnError)
+	r.addFlags(f)
+	builder := f.String("builder", localBuilder, "URI of the builder, for the provenance")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if err := r.check(); err != nil {
+		return err
+	}
+	charts, err := filepath.Glob(r.path("*.tgz"))
+	if err != nil {
+		return err
+	}
+	for _, chart := range charts {
+		if err := r.repack(chart); err != nil {
+			return fmt.Errorf("failed to pack %s anew: %w", chart, err)
+		}
+	}
+	return r.finish(*builder, out)
+}
+
+// repack gives all files of a chart's package the time of the release: Helm gives them the time at which it packed them.
+func (r *release) repack(chart string) error {
+	entries, err := unpack(chart)
+	if err != nil {
+		return err
+	}
+	for i := range entries {
+		entries[i].when, entries[i].mode = r.time(), 0o644
+	}
+	slices.SortStableFunc(entries, func(a, b entry) int {
+		// Helm reads a chart fastest where Chart.yaml is the first file.
+		first := func(e entry) int {
+			if strings.Count(e.name, "/") == 1 && strings.HasSuffix(e.name, "/Chart.yaml") {
+				return 0
+			}
+			return 1
+		}
+		if d := first(a) - first(b); d != 0 {
+			return d
+		}
+		return strings.Compare(a.name, b.name)
+	})
+	data, err := packTar(entries)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(chart, data, 0o644) //nolint:gosec // because it is published
+}
+
+func (r *release) finish(builder string, out io.Writer) error {
+	for _, name := range []string{checksumsFile, provenanceFile} {
+		if err := os.Remove(r.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	subjects, err := r.sums()
+	if err != nil {
+		return err
+	}
+	if len(subjects) == 0 {
+		return fmt.Errorf("%s has no files: run make release", r.dist)
+	}
+	images, err := r.imageDigests()
+	if err != nil {
+		return err
+	}
+	statement, err := provenance(*r, builder, append(subjects, images...))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(r.path(provenanceFile), statement, 0o644); err != nil { //nolint:gosec // because it is published
+		return err
+	}
+	subjects = append(subjects, subject{provenanceFile, hexSum(statement)})
+	slices.SortFunc(subjects, func(a, b subject) int { return strings.Compare(a.name, b.name) })
+	var sums bytes.Buffer
+	for _, s := range subjects {
+		fmt.Fprintf(&sums, "%s  %s\n", s.sha256, s.name)
+	}
+	fmt.Fprintln(out, r.path(checksumsFile))                        //nolint:errcheck // because progress that nobody reads is no failure
+	return os.WriteFile(r.path(checksumsFile), sums.Bytes(), 0o644) //nolint:gosec // because it is published
+}
+
+// sums returns the files of dist with their sums, without the file of checksums itself.
+func (r *release) sums() ([]subject, error) {
+	files, err := os.ReadDir(r.dist)
+	if err != nil {
+		return nil, err
+	}
+	var all []subject
+	for _, file := range files {
+		if file.Name() == checksumsFile {
+			continue
+		}
+		if !file.Type().IsRegular() {
+			return nil, fmt.Errorf("%s is not a file: remove it", r.path(file.Name()))
+		}
+		data, err := os.ReadFile(r.path(file.Name()))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, subject{file.Name(), hexSum(data)})
+	}
+	return all, nil
+}
+
+// imageDigests returns the images of the OCI archives of dist by name.
+func (r *release) imageDigests() ([]subject, error) {
+	archives, err := filepath.Glob(r.path(imageArchive("*", r.version)))
+	if err != nil {
+		return nil, err
+	}
+	var all []subject
+	for _, archive := range archives {
+		opened, err := openArchive(archive)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, subject{opened.name, opened.digest.Hex})
+		if err := opened.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}

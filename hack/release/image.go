@@ -1,0 +1,361 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"encoding/pem"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+const (
+	// nonroot is the user of an image, by number: Kubernetes can check runAsNonRoot only so.
+	nonroot = "65532:65532"
+	// source is where the project is.
+	source = "https://github.com/capstan-dev/capstan"
+
+	mediaTypeSBOM       types.MediaType = "application/vnd.cyclonedx+json"
+	mediaTypeProvenance types.MediaType = "application/vnd.in-toto+json"
+
+	// annotationName is where containerd finds the name that it gives an image of an archive.
+	annotationName = "io.containerd.image.name"
+	annotationRef  = "org.opencontainers.image.ref.name"
+)
+
+// imageSpec says what an image is made of.
+type imageSpec struct {
+	release
+	// reference is the image's name with its tag, and name the start of the names of its archives.
+	reference, name    string
+	title, description string
+	user               string
+	programs           programs
+	builder            string
+	// plain leaves out the provenance and the archives for docker load: images of tests.
+	plain bool
+}
+
+func runImage(args []string, out io.Writer) error {
+	var s imageSpec
+	f := flag.NewFlagSet("image", flag.ContinueOnError)
+	s.addFlags(f)
+	f.StringVar(&s.reference, "reference", "", "name and tag of the image")
+	f.StringVar(&s.name, "name", "capstan", "start of the names of the archives")
+	f.StringVar(&s.title, "title", "Capstan", "title of the image")
+	f.StringVar(&s.description, "description", "Runs LLM agents on Kubernetes, one Turn at a time", "description of the image")
+	f.StringVar(&s.user, "user", nonroot, "numeric user and group")
+	f.StringVar(&s.builder, "builder", localBuilder, "URI of the builder, for the provenance")
+	f.BoolVar(&s.plain, "plain", false, "write the OCI archive alone, without provenance")
+	f.Var(&s.programs, "program", "OS/ARCHITECTURE=PATH of a static program, once for each platform")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if err := s.check(); err != nil {
+		return err
+	}
+	return s.write(out)
+}
+
+// write writes the archives of the image and says where they are.
+func (s *imageSpec) write(out io.Writer) error {
+	tag, err := name.NewTag(s.reference, name.WithDefaultRegistry("docker.io"))
+	if err != nil {
+		return fmt.Errorf("-reference must be the name and the tag of an image: %w", err)
+	}
+	if len(s.programs) == 0 {
+		return errors.New("-program must name a program for at least one platform")
+	}
+	index, images, err := s.index()
+	if err != nil {
+		return err
+	}
+	attached, err := s.attachments(canonical(tag), index, images)
+	if err != nil {
+		return err
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return err
+	}
+	archive := s.path(imageArchive(s.name, s.version))
+	if err := writeLayout(archive, tag, index, attached); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%s: %s@%s\n", archive, s.reference, digest) //nolint:errcheck // because progress that nobody reads is no failure
+	if s.plain {
+		return nil
+	}
+	for at, img := range images {
+		file := s.path(dockerArchive(s.name, s.version, s.programs[at].platform))
+		if err := tarball.WriteToFile(file, tag, img); err != nil {
+			return fmt.Errorf("failed to write %s: %w", file, err)
+		}
+		fmt.Fprintln(out, file) //nolint:errcheck // as above
+	}
+	return nil
+}
+
+// imageArchive is the name of the OCI archive of an image, and dockerArchive that of one for docker load.
+func imageArchive(image, version string) string { return image + "_" + version + "_image.tar" }
+
+func dockerArchive(image, version string, p platform) string {
+	return image + "_" + version + "_image_" + p.fileName() + ".docker.tar"
+}
+
+// index returns the image of all platforms, and those of each, in the order of their programs.
+func (s *imageSpec) index() (v1.ImageIndex, []v1.Image, error) {
+	slices.SortFunc(s.programs, func(a, b program) int { return cmp.Compare(a.platform.String(), b.platform.String()) })
+	base, err := baseLayer()
+	if err != nil {
+		return nil, nil, err
+	}
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	var images []v1.Image
+	for _, p := range s.programs {
+		img, err := s.image(base, p)
+		if err != nil {
+			return nil, nil, err
+		}
+		images = append(images, img)
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: p.platform.image()}})
+	}
+	return mutate.Annotations(index, s.labels()).(v1.ImageIndex), images, nil
+}
+
+// image returns the image of one platform.
+func (s *imageSpec) image(base v1.Layer, p program) (v1.Image, error) {
+	data, err := os.ReadFile(p.path)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the program of %s: %w", p.platform, err)
+	}
+	entrypoint := "/" + filepath.Base(p.path)
+	top, err := layer([]entry{{name: entrypoint[1:], mode: 0o755, data: data, when: s.time()}})
+	if err != nil {
+		return nil, err
+	}
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	created := v1.Time{Time: s.time()}
+	img, err = mutate.ConfigFile(img, &v1.ConfigFile{
+		OS: p.platform.os, Architecture: p.platform.arch, Created: created, RootFS: v1.RootFS{Type: "layers"},
+		Config: v1.Config{User: s.user, Entrypoint: []string{entrypoint}, WorkingDir: "/", Labels: s.labels()},
+	})
+	if err != nil {
+		return nil, err
+	}
+	img, err = mutate.Append(img,
+		mutate.Addendum{Layer: base, History: v1.History{Created: v1.Time{Time: time.Unix(0, 0).UTC()}, CreatedBy: "certificates, user and folders"}},
+		mutate.Addendum{Layer: top, History: v1.History{Created: created, CreatedBy: "the program " + entrypoint}})
+	if err != nil {
+		return nil, err
+	}
+	return mutate.Annotations(img, s.labels()).(v1.Image), nil
+}
+
+func (s *imageSpec) labels() map[string]string {
+	return map[string]string{
+		"org.opencontainers.image.title":       s.title,
+		"org.opencontainers.image.description": s.description,
+		"org.opencontainers.image.source":      source,
+		"org.opencontainers.image.licenses":    "Apache-2.0",
+		"org.opencontainers.image.version":     s.version,
+		"org.opencontainers.image.revision":    s.revision,
+		"org.opencontainers.image.created":     s.time().Format(time.RFC3339),
+	}
+}
+
+// entry is a file of a layer; a name with a slash at its end is a folder.
+type entry struct {
+	name  string
+	mode  int64
+	owner int
+	data  []byte
+	when  time.Time
+}
+
+// baseLayer is what each image has beside its program. It is the same in all versions that trust the same authorities.
+func baseLayer() (v1.Layer, error) {
+	const users = "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n"
+	const groups = "root:x:0:\nnonroot:x:65532:\n"
+	never := time.Unix(0, 0)
+	return layer([]entry{
+		{name: "etc/", mode: 0o755, when: never},
+		{name: "etc/group", mode: 0o644, data: []byte(groups), when: never},
+		{name: "etc/passwd", mode: 0o644, data: []byte(users), when: never},
+		{name: "etc/ssl/", mode: 0o755, when: never},
+		{name: "etc/ssl/certs/", mode: 0o755, when: never},
+		{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, data: authorities(), when: never},
+		{name: "tmp/", mode: 0o1777, when: never},
+		{name: "var/", mode: 0o755, when: never},
+		{name: "var/lib/", mode: 0o755, when: never},
+		// A folder for the journal that the user can write to, for runs without a volume.
+		{name: "var/lib/capstan/", mode: 0o750, owner: 65532, when: never},
+	})
+}
+
+// authorities returns the roots of trust of Mozilla's list as Go's maintainers publish them. A root whose trust is limited in a way that
+// a file of certificates cannot express is left out.
+func authorities() []byte {
+	var out bytes.Buffer
+	for root := range bundle.Roots() {
+		if root.Constraint == nil {
+			pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) //nolint:errcheck,gosec // because a bytes.Buffer takes all
+		}
+	}
+	return out.Bytes()
+}
+
+// layer packs files as a compressed layer.
+func layer(entries []entry) (v1.Layer, error) {
+	var out bytes.Buffer
+	if err := writeTar(&out, entries); err != nil {
+		return nil, err
+	}
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(out.Bytes())), nil }
+	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
+}
+
+// attachments returns what refers to the image: the SBOM of each platform, and the provenance of all.
+func (s *imageSpec) attachments(name string, index v1.ImageIndex, images []v1.Image) ([]v1.Image, error) {
+	var attached []v1.Image
+	for at, img := range images {
+		data, err := s.programs[at].sbom()
+		if err != nil {
+			return nil, err
+		}
+		if data == nil {
+			continue
+		}
+		a, err := s.attachment(img, mediaTypeSBOM, data)
+		if err != nil {
+			return nil, err
+		}
+		attached = append(attached, a)
+	}
+	if s.plain {
+		return attached, nil
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return nil, err
+	}
+	data, err := provenance(s.release, s.builder, []subject{{name, digest.Hex}})
+	if err != nil {
+		return nil, err
+	}
+	a, err := s.attachment(index, mediaTypeProvenance, data)
+	if err != nil {
+		return nil, err
+	}
+	return append(attached, a), nil
+}
+
+// attachment returns an OCI artifact that refers to an image or an index.
+func (s *imageSpec) attachment(to partial.Describable, mediaType types.MediaType, data []byte) (v1.Image, error) {
+	about, err := partial.Descriptor(to)
+	if err != nil {
+		return nil, err
+	}
+	img, err := mutate.AppendLayers(mutate.MediaType(empty.Image, types.OCIManifestSchema1), static.NewLayer(data, mediaType))
+	if err != nil {
+		return nil, err
+	}
+	// The type of the configuration is the type of the artifact, as the OCI image specification has it.
+	img = mutate.ConfigMediaType(img, mediaType)
+	img = mutate.Annotations(img, map[string]string{"org.opencontainers.image.created": s.time().Format(time.RFC3339)}).(v1.Image)
+	return mutate.Subject(img, v1.Descriptor{MediaType: about.MediaType, Size: about.Size, Digest: about.Digest}).(v1.Image), nil
+}
+
+// writeLayout writes an OCI archive: the image under its name, and what refers to it.
+func writeLayout(file string, tag name.Tag, index v1.ImageIndex, attached []v1.Image) error {
+	folder, err := os.MkdirTemp(filepath.Dir(file), ".layout-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(folder) //nolint:errcheck // because it is a temporary folder
+	written, err := layout.Write(folder, mutate.IndexMediaType(empty.Index, types.OCIImageIndex))
+	if err != nil {
+		return err
+	}
+	names := map[string]string{annotationName: canonical(tag), annotationRef: tag.TagStr()}
+	if err := written.AppendIndex(index, layout.WithAnnotations(names)); err != nil {
+		return err
+	}
+	for _, a := range attached {
+		if err := written.AppendImage(a); err != nil {
+			return err
+		}
+	}
+	return packFolder(folder, file)
+}
+
+// canonical is the whole name of an image as containerd and the kubelet write it.
+func canonical(tag name.Tag) string {
+	registry := strings.Replace(tag.RegistryStr(), "index.docker.io", "docker.io", 1)
+	return registry + "/" + tag.RepositoryStr() + ":" + tag.TagStr()
+}
+
+// packFolder packs the files of a folder, in the order of their names and without times.
+func packFolder(folder, file string) error {
+	var names []string
+	err := filepath.WalkDir(folder, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			var relative string
+			if relative, err = filepath.Rel(folder, path); err == nil {
+				names = append(names, filepath.ToSlash(relative))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	out, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	w := tar.NewWriter(out)
+	for _, n := range names {
+		if err = addFile(w, filepath.Join(folder, n), n); err != nil {
+			break
+		}
+	}
+	return errors.Join(err, w.Close(), out.Close())
+}
+
+func addFile(w *tar.Writer, from, name string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close() //nolint:errcheck // because it was only read
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	header := &tar.Header{Name: name, Mode: 0o644, Size: info.Size(), ModTime: time.Unix(0, 0), Typeflag: tar.TypeReg}
+	if err := w.WriteHeader(header); err != nil {
+		return err
+	}
+	_, err = io.Copy(w, in)
+	return err
+}

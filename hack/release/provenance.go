@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"runtime"
+
+	slsa "github.com/in-toto/attestation/go/predicates/provenance/v1"
+	intoto "github.com/in-toto/attestation/go/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+const (
+	// localBuilder stands for a build that no hosted builder answers for.
+	localBuilder = source + "/blob/main/docs/releases.md#a-build-on-your-own-machine"
+	buildType    = source + "/blob/main/docs/releases.md#how-it-is-built"
+
+	typeProvenance = "https://slsa.dev/provenance/v1"
+)
+
+// subject is a result by its name and its SHA-256 in hexadecimal.
+type subject struct{ name, sha256 string }
+
+// provenance returns an in-toto statement that says what results were built from. It is not signed, and has no time of its own: the same
+// build gives the same bytes.
+func provenance(r release, builder string, subjects []subject) ([]byte, error) {
+	external, err := structpb.NewStruct(map[string]any{"repository": source, "version": r.version, "sourceDateEpoch": float64(r.epoch)})
+	if err != nil {
+		return nil, err
+	}
+	build := &slsa.Provenance{
+		BuildDefinition: &slsa.BuildDefinition{
+			BuildType: buildType, ExternalParameters: external,
+			ResolvedDependencies: []*intoto.ResourceDescriptor{{
+				Uri: "git+" + source, Digest: map[string]string{"gitCommit": r.revision},
+			}, {
+				Name: "go", Annotations: &structpb.Struct{Fields: map[string]*structpb.Value{"version": structpb.NewStringValue(runtime.Version())}},
+				Uri: "https://go.dev/dl/?mode=json&include=all#" + runtime.Version(),
+			}},
+		},
+		RunDetails: &slsa.RunDetails{Builder: &slsa.Builder{Id: builder}},
+	}
+	if err := build.Validate(); err != nil {
+		return nil, fmt.Errorf("failed to make the provenance: %w", err)
+	}
+	statement := &intoto.Statement{Type: intoto.StatementTypeUri, PredicateType: typeProvenance, Predicate: &structpb.Struct{}}
+	for _, s := range subjects {
+		statement.Subject = append(statement.Subject, &intoto.ResourceDescriptor{Name: s.name, Digest: map[string]string{"sha256": s.sha256}})
+	}
+	predicate, err := protojson.Marshal(build)
+	if err != nil {
+		return nil, err
+	}
+	if err := protojson.Unmarshal(predicate, statement.GetPredicate()); err != nil {
+		return nil, err
+	}
+	if err := statement.Validate(); err != nil {
+		return nil, fmt.Errorf("failed to make the provenance: %w", err)
+	}
+	data, err := protojson.Marshal(statement)
+	if err != nil {
+		return nil, err
+	}
+	// protojson varies its white space on purpose.
+	var out bytes.Buffer
+	if err := json.Indent(&out, data, "", "  "); err != nil {
+		return nil, err
+	}
+	out.WriteByte('\n')
+	return out.Bytes(), nil
+}
