@@ -77,6 +77,7 @@ everything: ## Get the reference MCP server for the tests: npm's, with Debian's 
 test: assets postgres everything ## Run all tests, with the race detector, against real servers. ARGS='-run X' and PKG=./x narrow it.
 	KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" CAPSTAN_MCP_EVERYTHING="$(EVERYTHING)" CGO_ENABLED=1 go test -race -timeout 20m $(ARGS) $(or $(PKG),./...)
 	@[ -n '$(PKG)' ] || go test -C hack/release $(ARGS) ./...
+	@[ -n '$(PKG)' ] || KUBEBUILDER_ASSETS="$(ASSETS)" go test -C test/gitops $(ARGS) ./...
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz test for 30 s, or as long or as often as FUZZTIME says (5m, 2000x).
@@ -138,6 +139,7 @@ lint: ## Run golangci-lint.
 	$(GOLANGCI_LINT) run
 	@go build -modfile=hack/tools/lint/go.mod -o bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@cd hack/release && ../../bin/golangci-lint run
+	@cd test/gitops && ../../bin/golangci-lint run
 
 .PHONY: fmt
 fmt: ## Format the code.
@@ -151,6 +153,7 @@ generate: ## Generate deepcopy, CRDs, RBAC and the chart's copies of them; tidy 
 	$(CONTROLLER_GEN) rbac:roleName=capstan-manager paths=./internal/controller/... output:rbac:dir=config/rbac
 	go run ./hack/chart
 	go mod tidy
+	cd test/gitops && go mod tidy
 
 .PHONY: verify
 verify: ## Fail if anything generated is not current.

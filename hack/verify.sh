@@ -15,7 +15,7 @@ done | tar --null -cf - -T - | tar -xf - -C "$work"
   git add -A
   git -c user.name=verify -c user.email=verify@localhost -c commit.gpgsign=false commit -qm before
   make -s generate
-  for module in hack/controlplane hack/e2e/coredns hack/release hack/tools/dev hack/tools/lint hack/tools/helm hack/tools/sbom hack/tools/vuln; do
+  for module in hack/controlplane hack/e2e/coredns hack/release test/gitops hack/tools/dev hack/tools/lint hack/tools/helm hack/tools/sbom hack/tools/vuln; do
     (cd "$module" && go mod verify >/dev/null && go mod download >/dev/null)
   done
   git add -A

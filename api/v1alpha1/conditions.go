@@ -9,7 +9,7 @@ const (
 	ReasonReady = "Ready"
 )
 
-// Conditions that any kind may have, as kstatus defines them (Flux, Argo CD and kubectl wait read them).
+// Conditions that any kind may have, as kstatus defines them (Flux and kubectl wait read them; examples/gitops has a script for Argo CD).
 const (
 	// ConditionReconciling is True while work on the object is under way, and absent otherwise.
 	ConditionReconciling = "Reconciling"

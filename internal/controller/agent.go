@@ -75,7 +75,9 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	profile.set(&a.Status.Conditions, v1alpha1.ConditionProfileResolved, a.Generation, now)
 	models.set(&a.Status.Conditions, v1alpha1.ConditionModelsResolved, a.Generation, now)
 	tools.set(&a.Status.Conditions, v1alpha1.ConditionToolsResolved, a.Generation, now)
-	readiness(profile, models, tools).set(&a.Status.Conditions, v1alpha1.ConditionReady, a.Generation, now)
+	sum := readiness(profile, models, tools)
+	sum.set(&a.Status.Conditions, v1alpha1.ConditionReady, a.Generation, now)
+	sum.stall(&a.Status.Conditions, a.Generation, now, sum.reason == v1alpha1.ReasonInvalidTimeZone)
 	a.Status.PromptRenderHash, a.Status.Tools = hash, exposed
 	a.Status.ObservedGeneration = a.Generation
 	again := ctrl.Result{RequeueAfter: r.Recheck}

@@ -30,6 +30,16 @@ func (f finding) set(conditions *[]metav1.Condition, kind string, generation int
 	})
 }
 
+// stall writes the condition Stalled with what the finding says, or removes it. An object is stalled if nothing but a change of its own spec
+// helps: GitOps tools then report failure at once. One that waits for another object is not, because the same sync may bring that.
+func (f finding) stall(conditions *[]metav1.Condition, generation int64, now time.Time, stalled bool) {
+	if !stalled {
+		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionStalled)
+		return
+	}
+	finding{holds: true, reason: f.reason, message: f.message}.set(conditions, v1alpha1.ConditionStalled, generation, now)
+}
+
 // ready returns the Ready condition if it speaks of the newest generation of its object, else nil.
 func ready(conditions []metav1.Condition, generation int64) *metav1.Condition {
 	c := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)

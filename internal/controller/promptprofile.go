@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -89,11 +88,7 @@ func (r *PromptProfileReconciler) report(ctx context.Context, p *v1alpha1.Prompt
 	}
 	ready.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, now)
 	// Nothing but another text cures a text that does not render: kstatus then need not wait. A ConfigMap may appear.
-	if ready.holds || isMissing || isUnreadable {
-		meta.RemoveStatusCondition(&p.Status.Conditions, v1alpha1.ConditionStalled)
-	} else {
-		finding{holds: true, reason: ready.reason, message: ready.message}.set(&p.Status.Conditions, v1alpha1.ConditionStalled, p.Generation, now)
-	}
+	ready.stall(&p.Status.Conditions, p.Generation, now, !ready.holds && !isMissing && !isUnreadable)
 	p.Status.ObservedGeneration = p.Generation
 	return ready.failure
 }

@@ -97,11 +97,7 @@ func reportSession(s *v1alpha1.Session, now time.Time) {
 		}
 	}
 	ready.set(&s.Status.Conditions, v1alpha1.ConditionReady, s.Generation, now)
-	if ready.holds {
-		meta.RemoveStatusCondition(&s.Status.Conditions, v1alpha1.ConditionStalled)
-	} else {
-		finding{holds: true, reason: ready.reason, message: ready.message}.set(&s.Status.Conditions, v1alpha1.ConditionStalled, s.Generation, now)
-	}
+	ready.stall(&s.Status.Conditions, s.Generation, now, !ready.holds)
 	s.Status.ObservedGeneration = s.Generation
 }
 

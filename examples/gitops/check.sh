@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# check.sh [REVISION [FLAG...]]: prints what the files here change in the prompts of agents/, against a revision of Git (default: origin/main).
+# It renders each Turn of checks/ before and after the change. It needs capstan and git, and no cluster. FLAGs go to capstan render: -o json.
+#
+# Exit codes, as of capstan render --diff: 0 the prompts are the same, 2 at least one differs, 1 anything went wrong.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+revision=${1:-origin/main}
+shift $(($# > 0))
+old=$(mktemp -d)
+trap 'rm -rf "$old"' EXIT
+git archive --format=tar "$revision" agents | tar -xf - -C "$old" || {
+  echo "check.sh: the revision $revision has no folder agents here: fetch it, or name another one" >&2
+  exit 1
+}
+status=0
+for turn in checks/*.yaml; do
+  code=0
+  capstan render -f agents -f "$turn" --diff "$old/agents" "$@" || code=$?
+  case $code in
+    0) ;;
+    2) status=2 ;;
+    *) exit 1 ;;
+  esac
+done
+exit $status

@@ -1,0 +1,206 @@
+// Package gitops_test checks that GitOps tools get along with Capstan's objects: Flux's own code and the health script for Argo CD read
+// every state of every kind rightly, an apply that changes nothing changes nothing, and the check of examples/gitops finds a changed
+// prompt. Objects and states come from a real API server and a real manager.
+package gitops_test
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/hack/stack"
+	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+const (
+	root = "../.."
+	// patience is how long a state may take that is expected at once, on a busy machine.
+	patience = time.Minute
+	polling  = 50 * time.Millisecond
+)
+
+// The control plane of the tests, and the command line. TestMain sets them.
+var (
+	apiConfig *rest.Config
+	apiClient client.Client
+	capstan   string
+)
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) (status int) {
+	ctrl.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+	dir, err := os.MkdirTemp("", "capstan-gitops-")
+	if err != nil {
+		return complain(err)
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // because it is a temporary folder
+	s := stack.New(dir, nil)
+	defer func() {
+		if err := s.Stop(); err != nil {
+			status = complain(err)
+		}
+	}()
+	controlPlane, err := s.StartControlPlane(context.Background(), filepath.Join(root, "config/crd/bases"))
+	if err != nil {
+		return complain(err)
+	}
+	apiConfig = controlPlane.Config
+	apiConfig.QPS = -1
+	if err := stack.InstallApprovalPolicy(context.Background(), apiConfig, filepath.Join(root, "config/policy")); err != nil {
+		return complain(err)
+	}
+	scheme, err := manager.Scheme()
+	if err != nil {
+		return complain(err)
+	}
+	if apiClient, err = client.New(apiConfig, client.Options{Scheme: scheme}); err != nil {
+		return complain(err)
+	}
+	capstan = filepath.Join(dir, "bin", "capstan")
+	build := exec.CommandContext(context.Background(), "go", "build", "-o", capstan, "./cmd/capstan")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return complain(fmt.Errorf("%w: %s", err, out))
+	}
+	return m.Run()
+}
+
+func complain(err error) int {
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// stage is a namespace with a model and a server of tools.
+type stage struct {
+	t                *testing.T
+	namespace        string
+	modelURL, mcpURL string
+	dataDir          string
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "gitops-"}}
+	if err := apiClient.Create(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := server.LoadConfig(filepath.Join(root, "hack/fakemodel/rules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range cfg.Rules { // the pace is for people
+		cfg.Rules[i].Fault = server.Fault{}
+	}
+	fake, err := server.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := httptest.NewServer(fake)
+	t.Cleanup(model.Close)
+	t.Cleanup(fake.Close) // runs before model.Close, which waits for all requests
+	desk, err := tickets.NewDesk(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools := httptest.NewServer(tickets.Handler(desk, nil))
+	t.Cleanup(tools.Close)
+	return &stage{t: t, namespace: namespace.Name, modelURL: model.URL + "/v1", mcpURL: tools.URL + "/mcp", dataDir: t.TempDir()}
+}
+
+// runManager starts a manager of the namespace, and returns a function that stops it and waits until it has. The end of the test stops it, too.
+func (s *stage) runManager() (stop func()) {
+	s.t.Helper()
+	o := manager.Options{
+		DataDir: s.dataDir, Namespace: s.namespace, ExecutorName: s.namespace + "-0", WatchNamespaces: []string{s.namespace},
+		MaxConcurrentTurns: 10, MetricsBindAddress: "0", HealthProbeBindAddress: "0", ReadBindAddress: "0",
+		LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 1, ToolAllowCIDRs: []string{"127.0.0.0/8", "::1/128"},
+	}
+	if err := o.Validate(); err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- manager.Run(ctx, o, apiConfig, logr.Discard()) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			s.t.Errorf("the manager ended with %v", err)
+		}
+	}
+	s.t.Cleanup(stop)
+	return stop
+}
+
+// get reads an object as it is now.
+func (s *stage) get(kind, name string) *unstructured.Unstructured {
+	s.t.Helper()
+	o := &unstructured.Unstructured{}
+	o.SetAPIVersion("capstan.dev/v1alpha1")
+	o.SetKind(kind)
+	if err := apiClient.Get(s.t.Context(), client.ObjectKey{Namespace: s.namespace, Name: name}, o); err != nil {
+		s.t.Fatal(err)
+	}
+	return o
+}
+
+// reason is that of an object's main condition, or empty while there is none for the newest spec.
+func reason(o *unstructured.Unstructured) string {
+	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
+	if observed != o.GetGeneration() {
+		return ""
+	}
+	main := "Ready"
+	if o.GetKind() == "Turn" {
+		main = "Succeeded"
+	}
+	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	for _, c := range conditions {
+		if c, ok := c.(map[string]any); ok && c["type"] == main {
+			text, _ := c["reason"].(string)
+			return text
+		}
+	}
+	return ""
+}
+
+// reaches waits until an object has a state, which is the reason of its main condition.
+func (s *stage) reaches(kind, name, want string) *unstructured.Unstructured {
+	s.t.Helper()
+	tick := time.NewTicker(polling)
+	defer tick.Stop()
+	late := time.After(patience)
+	for {
+		o := s.get(kind, name)
+		if reason(o) == want {
+			return o
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			s.t.Fatalf("%s %s is %q, want %q: %v", kind, name, reason(o), want, o.Object["status"])
+		}
+	}
+}
