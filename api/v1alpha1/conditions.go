@@ -232,6 +232,9 @@ const (
 	EventCancelled = "Cancelled"
 	// EventFallbackUsed is emitted when not the first model of the chain served.
 	EventFallbackUsed = "FallbackUsed"
+	// EventWaitingLong is emitted when a Turn has waited for its start for a minute, or for half of a shorter starting deadline, once for each
+	// reason. Of one namespace and reason at most ten Turns get it in ten minutes; the last of these Events says so.
+	EventWaitingLong = "WaitingLong"
 	// EventAwaitingApproval is emitted when a call waits for somebody's decision.
 	EventAwaitingApproval = "AwaitingApproval"
 	// EventToolsMissing is emitted, at the end, when the Turn ran without the tools of a ToolServer that nobody had ever reached.

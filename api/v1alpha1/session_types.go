@@ -130,6 +130,7 @@ type SessionStatus struct {
 // +kubebuilder:printcolumn:name="History",type=string,JSONPath=`.status.conditions[?(@.type=="HistoryComplete")].reason`
 // +kubebuilder:printcolumn:name="Last",type=string,JSONPath=`.status.lastTurnName`
 // +kubebuilder:printcolumn:name="Subject",type=string,priority=1,JSONPath=`.spec.subject`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Session struct {
 	metav1.TypeMeta `json:",inline"`

@@ -291,6 +291,7 @@ type HistoryMessage struct {
 // +kubebuilder:printcolumn:name="Strategy",type=string,priority=1,JSONPath=`.status.decision.strategy`
 // +kubebuilder:printcolumn:name="Stop",type=string,priority=1,JSONPath=`.status.stopReason`
 // +kubebuilder:printcolumn:name="Answer",type=string,priority=1,JSONPath=`.status.result.preview`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Succeeded")].message`
 type Turn struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object metadata.

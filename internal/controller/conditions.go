@@ -3,11 +3,15 @@ package controller
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/secrets"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // finding is what one look at an object found: whether something about it holds, and why.
@@ -77,4 +81,17 @@ func steady(found finding, conditions []metav1.Condition, generation int64) find
 		found.message = c.Message
 	}
 	return found
+}
+
+// announceReady emits an Event when an object stops or begins to be ready, or is not ready for another reason than before. A failure that lasts
+// is no news, and neither is an object that is ready from its first look on.
+func announceReady(to events.EventRecorder, o client.Object, action string, before, after []metav1.Condition) {
+	was, is := meta.FindStatusCondition(before, v1alpha1.ConditionReady), meta.FindStatusCondition(after, v1alpha1.ConditionReady)
+	switch broken := is.Status != metav1.ConditionTrue; {
+	case was == nil && !broken, was != nil && was.Status == is.Status && was.Reason == is.Reason:
+	case broken:
+		to.Eventf(o, nil, corev1.EventTypeWarning, is.Reason, action, "%s", translate.Note(is.Message))
+	case was.Status != is.Status:
+		to.Eventf(o, nil, corev1.EventTypeNormal, is.Reason, action, "%s", translate.Note(is.Message))
+	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,6 +25,7 @@ import (
 type ModelProviderReconciler struct {
 	Client    client.Client
 	Providers *providers.Cache
+	Events    events.EventRecorder
 	Now       func() time.Time
 	// ProbeInterval is the time between two probes of an endpoint that answers.
 	ProbeInterval time.Duration
@@ -55,7 +57,11 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	if equality.Semantic.DeepEqual(before, &p.Status) {
 		return again, nil
 	}
-	return written(again, r.Client.Status().Update(ctx, &p))
+	err = r.Client.Status().Update(ctx, &p)
+	if err == nil {
+		announceReady(r.Events, &p, "Probe", before.Conditions, p.Status.Conditions)
+	}
+	return written(again, err)
 }
 
 // probe reads the provider's Secrets and asks its endpoint for the list of models, which costs nothing. It returns an

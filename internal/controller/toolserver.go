@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -34,6 +35,7 @@ const changesApart = 5 * time.Second
 type ToolServerReconciler struct {
 	Client  client.Client
 	Servers *toolservers.Cache
+	Events  events.EventRecorder
 	Now     func() time.Time
 	// ProbeInterval is the time between two looks at a server that answers.
 	ProbeInterval time.Duration
@@ -84,7 +86,11 @@ func (r *ToolServerReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	if equality.Semantic.DeepEqual(before, &s.Status) {
 		return again, nil
 	}
-	return written(again, r.Client.Status().Update(ctx, &s))
+	err = r.Client.Status().Update(ctx, &s)
+	if err == nil {
+		announceReady(r.Events, &s, "Discover", before.Conditions, s.Status.Conditions)
+	}
+	return written(again, err)
 }
 
 // settling is how long to leave a server alone whose tools have just changed. A new spec is looked at in any case.

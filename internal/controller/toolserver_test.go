@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -46,11 +47,12 @@ type desk struct {
 	secret    *corev1.Secret
 	secretErr error
 	clock     time.Time
+	events    *events.FakeRecorder
 }
 
 func newDesk(t *testing.T, policy *netpolicy.Policy, change ...func(*v1alpha1.ToolServer)) *desk {
 	t.Helper()
-	d := &desk{tools: mcp.NewServer(&mcp.Implementation{Name: "tickets", Version: "1.2.3"}, nil), clock: now}
+	d := &desk{tools: mcp.NewServer(&mcp.Implementation{Name: "tickets", Version: "1.2.3"}, nil), clock: now, events: events.NewFakeRecorder(100)}
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return d.tools }, nil)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if answer := d.answer.Load(); answer != nil {
@@ -82,7 +84,7 @@ func newDesk(t *testing.T, policy *netpolicy.Policy, change ...func(*v1alpha1.To
 	t.Cleanup(servers.Close)
 	d.ToolServerReconciler = &ToolServerReconciler{
 		Client:  fake.NewClientBuilder().WithScheme(scheme).WithObjects(object).WithStatusSubresource(&v1alpha1.ToolServer{}).Build(),
-		Servers: servers, Now: func() time.Time { return d.clock }, ProbeInterval: time.Minute,
+		Servers: servers, Events: d.events, Now: func() time.Time { return d.clock }, ProbeInterval: time.Minute,
 	}
 	return d
 }

@@ -57,6 +57,8 @@ type TurnReconciler struct {
 	// entering is held while Turns are told what their Session says, and locked while a Session is deleted that none names.
 	entering sync.RWMutex
 	wrote    scheduler.Expectations
+	// waiting are the Turns that wait for something but people and sub-agents.
+	waiting waitingTurns
 	// queues order the unfinished Turns of each Session. sessions are those of which a Turn is being bound: see enterAlone.
 	queues   sessionQueues
 	sessions sync.Map
@@ -83,6 +85,7 @@ const (
 // used), when the Turn of a sub-agent that it waits for has ended, when the Turn that waits for it has, and when it has got a slot.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.slots = scheduler.New(r.Limits, r.wake)
+	metrics.Waiting(r.waiting.counted)
 	options := retries()
 	options.MaxConcurrentReconciles, options.NewQueue = bindingsAtOnce, fairqueue.For(bindingsOfNamespace)
 	b := ctrl.NewControllerManagedBy(mgr).
@@ -136,11 +139,13 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		if apierrors.IsNotFound(err) {
 			r.slots.Release(req.NamespacedName)
 			r.wrote.Forget(req.NamespacedName)
+			r.waiting.forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !t.DeletionTimestamp.IsZero() {
 		r.slots.Release(req.NamespacedName) // a finalizer holds the Turn; its executor has stopped
+		r.waiting.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
 	if r.wrote.IsStale(&t) {
@@ -154,11 +159,12 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	}
 	if use := d.action.slot(); use != reserveSlot {
 		r.useSlot(&t, use)
-		return r.act(ctx, v, d)
+		result, err := r.act(ctx, v, d)
+		return r.noteWait(&t, v.agent, result, err)
 	}
 	result, use, err := r.schedule(ctx, v, d)
 	r.useSlot(&t, use)
-	return result, err
+	return r.noteWait(&t, v.agent, result, err)
 }
 
 // useSlot tells the scheduler what becomes of the slot of a Turn.
@@ -355,6 +361,7 @@ func (r *TurnReconciler) settle(ctx context.Context, v view, d decision, executo
 // start after a suspension.
 func (r *TurnReconciler) bind(ctx context.Context, v view, to scheduler.Executor, overdue bool) (ctrl.Result, slotUse, error) {
 	t, name := v.turn, to.Name
+	first, waited := t.Epoch() == 0, v.now.Sub(t.WaitingSince())
 	translate.Unpark(t, v.now)
 	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", name), v.now)
 	translate.Start(t, v.now)
@@ -368,7 +375,11 @@ func (r *TurnReconciler) bind(ctx context.Context, v view, to scheduler.Executor
 	case err != nil:
 		// The write may have been done all the same, so the Turn keeps its slot until it is looked at again.
 		return ctrl.Result{}, keepSlot, fmt.Errorf("failed to bind the turn to executor %q: %w", name, err)
-	case name == r.Executors.Self:
+	}
+	if first {
+		metrics.Bound(t.Namespace, waited)
+	}
+	if name == r.Executors.Self {
 		return ctrl.Result{}, confirmSlot, nil
 	}
 	// If the executor's Lease runs out before the cache shows this binding, the Turn is not among those that are then
@@ -432,6 +443,6 @@ func (r *TurnReconciler) end(ctx context.Context, t *v1alpha1.Turn, d decision) 
 		kind, reason = corev1.EventTypeNormal, v1alpha1.EventCancelled
 	}
 	metrics.Ended(t, nil)
-	r.Events.Eventf(t, nil, kind, reason, "End", "%s", translate.Summary(t))
+	r.Events.Eventf(t, nil, kind, reason, "End", "%s", translate.EndNote(t))
 	return nil
 }

@@ -88,7 +88,7 @@ func (r *run) startOver(ctx context.Context, own store.Identity, loss *translate
 	}
 	metrics.JournalLost(written, metrics.LossRerun)
 	e.Log.Info("The journal of a turn was lost; it starts over from what is left", "entries", loss.Entries, "turn", r.key(), "epoch", r.epoch, "reason", loss.Reason, "detail", loss.Facts)
-	e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Rerun", "%s", note(message))
+	e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Rerun", "%s", translate.Note(message))
 	return nil
 }
 
@@ -158,7 +158,7 @@ func (r *run) lose(ctx context.Context, cut *cutOffError) {
 	metrics.Ended(written, nil)
 	if cut.loss != nil {
 		metrics.JournalLost(written, metrics.LossInterrupted)
-		e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Interrupt", "%s", note(cut.message))
+		e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Interrupt", "%s", translate.Note(cut.message))
 	}
 	e.announceEnd(written, cut.stop)
 }

@@ -29,7 +29,7 @@ func (r *run) park(ctx context.Context, waits *loop.Parked) {
 	metrics.Parked(written)
 	if asked := newly(before, written.Status.PendingApprovals); len(asked) > 0 {
 		e.Events.Eventf(written, nil, corev1.EventTypeNormal, v1alpha1.EventAwaitingApproval, "Approve", "%s",
-			note(fmt.Sprintf("a decision is needed about %s: capstan approve %s, or capstan deny %s", strings.Join(asked, ", "), written.Name, written.Name)))
+			translate.Note(fmt.Sprintf("a decision is needed about %s: capstan approve %s, or capstan deny %s", strings.Join(asked, ", "), written.Name, written.Name)))
 	}
 }
 

@@ -3,7 +3,6 @@ package executor
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -148,7 +147,7 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 	return nil, fmt.Errorf("failed to write the status of turn %q: others changed it %d times meanwhile", t.Name, maxConflicts)
 }
 
-// announce emits the Events of a Turn that has ended: at most two. They hold numbers, never words of the Turn. Of what there is
+// announce emits the Events of a Turn that has ended: at most two. They hold no word of the conversation. Of what there is
 // to say beside the end, that is told which somebody should do something about: that the Turn went without tools that it was to
 // have, then that a model was replaced by another one, then
 // that the conversation is near its bound, then that the Turn was cut off and went on.
@@ -156,10 +155,10 @@ func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 	switch {
 	case len(result.ToolServersMissing) > 0:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventToolsMissing, "Expose",
-			"%s", note("the turn ran "+translate.WithoutTools(result.ToolServersMissing)))
+			"%s", translate.Note("the turn ran "+translate.WithoutTools(result.ToolServersMissing)))
 	case result.Fallback != nil:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventFallbackUsed, "Fallback",
-			"%s", note(result.Fallback.To+" answered in place of "+result.Fallback.From))
+			"%s", translate.Note(result.Fallback.To+" answered in place of "+result.Fallback.From))
 	case result.Warned:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventContextWarning, "Warn",
 			"the conversation has come near the context window of its model (compactions %d)", result.Counts.Compactions)
@@ -179,14 +178,5 @@ func (e *Executor) announceEnd(t *v1alpha1.Turn, stop turn.Stop) {
 	case stop != turn.StopCompleted && stop != turn.StopToolEnded && stop != turn.StopPrepared:
 		kind, reason = corev1.EventTypeWarning, v1alpha1.EventFailed
 	}
-	e.Events.Eventf(t, nil, kind, reason, "Run", "%s", note(translate.Summary(t)))
-}
-
-// note shortens what an Event says to what the API server takes: 1 KiB.
-func note(text string) string {
-	const most = 1000
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "..."
-	}
-	return text
+	e.Events.Eventf(t, nil, kind, reason, "Run", "%s", translate.EndNote(t))
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 func TestUpdate(t *testing.T) {
@@ -149,7 +150,7 @@ func TestAnnounce(t *testing.T) {
 		"an answer":            {result(turn.StopCompleted), []string{"Normal Succeeded Completed" + numbers}},
 		"a preparation":        {result(turn.StopPrepared), []string{"Normal Succeeded Prepared" + numbers}},
 		"a cancelled Turn":     {result(turn.StopCancelled), []string{"Normal Cancelled Cancelled" + numbers}},
-		"a failure":            {result(turn.StopModelError), []string{"Warning Failed ModelFailed" + numbers}},
+		"a failure":            {result(turn.StopModelError, func(r *turn.Result) { r.Message = "provider \"a\": HTTP 500" }), []string{"Warning Failed ModelFailed" + numbers + `: provider "a": HTTP 500`}},
 		"an answer of a spare": {result(turn.StopCompleted, fallback), []string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers}},
 		"a Turn that went on":  {result(turn.StopCompleted, resumed), []string{"Normal Resumed the turn went on from its journal (resumes 1, epoch 2)", "Normal Succeeded Completed" + numbers}},
 		"a tool's answer":      {result(turn.StopToolEnded), []string{"Normal Succeeded Completed" + numbers}},
@@ -202,8 +203,8 @@ func TestARecordThatTheAPIServerRefusesEndsTheTurnWithoutIt(t *testing.T) {
 }
 
 func TestNotesFitIntoEvents(t *testing.T) {
-	long := note(strings.Repeat("\u00e9", 1000))
-	if len(long) > 1024 || !utf8.ValidString(long) || note("short") != "short" {
+	long := translate.Note(strings.Repeat("\u00e9", 1000))
+	if len(long) > 1024 || !utf8.ValidString(long) || translate.Note("short") != "short" {
 		t.Errorf("a note of %d bytes, valid: %t; want at most 1024", len(long), utf8.ValidString(long))
 	}
 }

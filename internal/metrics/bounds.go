@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,7 +14,9 @@ const (
 	mostNamespaces = 256
 	// mostModels is how many pairs of a ModelProvider and a model have series of their own in one namespace.
 	mostModels = 16
-	// Other is the value of the labels namespace, provider and model for all that is beyond these bounds.
+	// mostCurrencies is how many currencies have series of their own in one namespace.
+	mostCurrencies = 4
+	// Other is the value of the labels namespace, provider, model and currency for all that is beyond these bounds.
 	Other = "other"
 	// keepGone is for how many sweeps the series of an object that is gone stay, so that they are scraped once more.
 	keepGone = 15
@@ -43,6 +46,8 @@ type namespaceSeries struct {
 	// idle is for how many sweeps nothing was counted.
 	idle   int
 	models map[pair]*int
+	// currencies are those that have series, in no order.
+	currencies []string
 }
 
 // pair is a model of a ModelProvider. The int that bounds keeps of it is for how many sweeps nothing was counted.
@@ -97,6 +102,20 @@ func (n *namespaceSeries) admit(name string, p pair) pair {
 	}
 	*idle = 0
 	return p
+}
+
+// currency returns the label of a currency.
+func (n *namespaceSeries) currency(name string) string {
+	switch {
+	case n == nil:
+		return Other
+	case slices.Contains(n.currencies, name):
+	case len(n.currencies) >= mostCurrencies:
+		return Other
+	default:
+		n.currencies = append(n.currencies, name)
+	}
+	return name
 }
 
 // evict drops the pair that was idle for the longest time, if that is long enough.

@@ -36,10 +36,16 @@ var (
 	parked          = counter("capstan_turns_parked_total", "Times that turns gave up their place to wait, by the reason of their main condition.", "reason")
 	journalsLost    = counter("capstan_journals_lost_total",
 		"Journals of turns that a later run found lost, by what became of the turn (interrupted, rerun).", "outcome")
+	queueWait = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "capstan_turn_wait_seconds", Help: "Time from the creation of a turn, or the end of its suspension, to its first binding to an executor.",
+		Buckets: []float64{1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
+	}, []string{"namespace"})
+	cost = counter("capstan_cost_total", "Cost of turns that have ended, without that of their sub-agents, by currency.", "currency")
 	// vectors are all that have the label namespace.
 	vectors = []vector{
 		running.MetricVec, ended.MetricVec, duration.MetricVec, modelRequests.MetricVec, modelRetries.MetricVec, tokens.MetricVec, toolCalls.MetricVec,
 		contextWarnings.MetricVec, compactions.MetricVec, parked.MetricVec, journalsLost.MetricVec,
+		queueWait.MetricVec, cost.MetricVec,
 	}
 	purged = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "capstan_journals_purged_total", Help: "Journals of deleted turns and sessions that were purged.",
@@ -49,6 +55,7 @@ var (
 	})
 	journals   = &journalSize{}
 	journalUse = &journalUses{}
+	waiting    = &waits{}
 )
 
 // vector has the series of one metric.
@@ -73,7 +80,7 @@ const (
 
 func init() {
 	metrics.Registry.MustRegister(running, Capacity, ended, duration, modelRequests, modelRetries, tokens, toolCalls, contextWarnings, compactions, parked, journalsLost,
-		purged, clockOffset, journals, journalUse, memory)
+		waiting, queueWait, cost, purged, clockOffset, journals, journalUse, memory)
 }
 
 // Started counts a Turn of a namespace that runs, until done is called.
@@ -112,6 +119,11 @@ func Ended(t *v1alpha1.Turn, result *turn.Result) {
 		if result.Warned {
 			contextWarnings.WithLabelValues(label).Inc()
 		}
+		if c := result.Record.Cost; c != nil {
+			if amount, err := strconv.ParseFloat(c.Amount, 64); err == nil && amount > 0 {
+				cost.WithLabelValues(label, n.currency(c.Currency)).Add(amount)
+			}
+		}
 		for _, s := range result.Spent {
 			estimated := strconv.FormatBool(s.Usage.Estimated)
 			p := n.admit(label, pair{s.Provider, s.Model})
@@ -119,6 +131,11 @@ func Ended(t *v1alpha1.Turn, result *turn.Result) {
 			tokens.WithLabelValues(label, p.provider, p.model, "output", estimated).Add(float64(s.Usage.OutputTokens))
 		}
 	})
+}
+
+// Bound counts a Turn that was bound to an executor for the first time, after a wait.
+func Bound(namespace string, waited time.Duration) {
+	known.in(namespace, func(label string, _ *namespaceSeries) { queueWait.WithLabelValues(label).Observe(waited.Seconds()) })
 }
 
 // ClockOffset notes how far the clock of the API server is ahead of that of this machine.

@@ -2,6 +2,10 @@ package translate
 
 import (
 	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
@@ -25,4 +29,25 @@ func Summary(t *v1alpha1.Turn) string {
 		s += fmt.Sprintf(", %.1f s", float64(*ms)/1000)
 	}
 	return s
+}
+
+// maxNoteBytes bounds what an Event says: the API server takes 1 KiB.
+const maxNoteBytes = 1000
+
+// Note shortens what an Event says to what the API server takes.
+func Note(text string) string {
+	if len(text) > maxNoteBytes {
+		text = strings.ToValidUTF8(text[:maxNoteBytes], "") + "..."
+	}
+	return text
+}
+
+// EndNote returns what the Event of the end of a Turn says: what it took, and why it failed if it did.
+func EndNote(t *v1alpha1.Turn) string {
+	said := Summary(t)
+	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
+	if c != nil && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.TurnReasonCancelled && c.Message != "" {
+		said += ": " + c.Message
+	}
+	return Note(said)
 }

@@ -118,7 +118,7 @@ var _ = Describe("kubectl", Ordered, func() {
 			[]string{"NAME=open-loops", "AGENT=support", "STATE=Completed", "STEPS=1", "TOKENS=612", "COST=0.0123", "AGE=*"},
 			[]string{
 				"NAME=open-loops", "AGENT=support", "STATE=Completed", "STEPS=1", "TOKENS=612", "COST=0.0123", "AGE=*",
-				"MODEL=demo-small", "STRATEGY=DirectAnswer", "STOP=Completed", "ANSWER=Two loops are open.",
+				"MODEL=demo-small", "STRATEGY=DirectAnswer", "STOP=Completed", "ANSWER=Two loops are open.", "MESSAGE=The model answered",
 			}),
 		Entry("of an Agent", "ag",
 			[]string{"NAME=support", "PROFILE=support", "MODEL=demo-small", "STATE=Ready", "AGE=*"},
@@ -130,7 +130,7 @@ var _ = Describe("kubectl", Ordered, func() {
 			}),
 		Entry("of a Session", "sn",
 			[]string{"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "HISTORY=HistoryLost", "LAST=open-loops", "AGE=*"},
-			[]string{"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "HISTORY=HistoryLost", "LAST=open-loops", "SUBJECT=Order 1042", "AGE=*"}),
+			[]string{"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "HISTORY=HistoryLost", "LAST=open-loops", "SUBJECT=Order 1042", "MESSAGE=the session takes turns", "AGE=*"}),
 		Entry("of a ToolServer", "ts",
 			[]string{"NAME=tickets", "TYPE=MCP", "TOOLS=2", "STATE=Ready", "AGE=*"},
 			[]string{

@@ -149,10 +149,10 @@ func TestNamesAndColumns(t *testing.T) {
 		"Agent":         {[]string{"ag"}, []string{"capstan"}, "Profile Model State Hash* Message* Age"},
 		"ModelProvider": {[]string{"mp"}, []string{"capstan"}, "Type State URL* Message* Age"},
 		"PromptProfile": {[]string{"pp"}, []string{"capstan"}, "ID Version State Hash* Message* Age"},
-		"Session":       {[]string{"sn"}, []string{"capstan"}, "State Turns Tokens Cost History Last Subject* Age"},
+		"Session":       {[]string{"sn"}, []string{"capstan"}, "State Turns Tokens Cost History Last Subject* Message* Age"},
 		"ToolApproval":  {[]string{"ta"}, []string{"capstan"}, "Turn Call Decision By Reason* Age"},
 		"ToolServer":    {[]string{"ts"}, []string{"capstan"}, "Type Tools State URL* Message* Age"},
-		"Turn":          {[]string{"tn"}, []string{"capstan"}, "Agent State Steps Tokens Cost Age Model* Strategy* Stop* Answer*"},
+		"Turn":          {[]string{"tn"}, []string{"capstan"}, "Agent State Steps Tokens Cost Age Model* Strategy* Stop* Answer* Message*"},
 	}
 	all, err := definitions()
 	if err != nil {

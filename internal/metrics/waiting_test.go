@@ -1,0 +1,59 @@
+package metrics
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// TestWaitingTurnsAreBounded: the namespaces beyond the bound count together, and none is lost.
+func TestWaitingTurnsAreBounded(t *testing.T) {
+	start(t)
+	now := map[Wait]int{}
+	for i := range mostNamespaces + 10 {
+		now[Wait{fmt.Sprintf("ns-%d", i), "Queued"}] = 2
+	}
+	w := &waits{}
+	if got := seriesOf(w); got != 0 {
+		t.Errorf("a process that does not control shows %d series, want none", got)
+	}
+	count := func() map[Wait]int { return now }
+	w.count.Store(&count)
+	text, err := scrape(w)
+	if err != nil || seriesOf(w) != mostNamespaces+1 || !strings.Contains(text, `capstan_turns_waiting{namespace="other",reason="Queued"} 20`) {
+		t.Errorf("there are %d series, %v; want %d and one of the others, with 20 Turns", seriesOf(w), err, mostNamespaces)
+	}
+	clear(now)
+	if got := seriesOf(w); got != 0 {
+		t.Errorf("there are %d series while no Turn waits, want none", got)
+	}
+}
+
+// TestCostsAreBounded: a tenant writes the currency of a price.
+func TestCostsAreBounded(t *testing.T) {
+	start(t)
+	pay := func(namespace, currency string) {
+		one := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}
+		Ended(one, &turn.Result{Record: finalize.Record{Cost: &finalize.Cost{Amount: "0.25", Currency: currency}}})
+	}
+	for i := range 26 * 26 {
+		pay("hostile", fmt.Sprintf("X%c%c", 'A'+i/26, 'A'+i%26))
+	}
+	pay("helpdesk", "EUR")
+	pay("helpdesk", "EUR")
+	if got := seriesOf(cost); got != mostCurrencies+2 {
+		t.Errorf("there are %d series, want %d, one of others, and that of helpdesk", got, mostCurrencies)
+	}
+	if got, want := valueOf(t, cost.WithLabelValues("hostile", Other)), 0.25*float64(26*26-mostCurrencies); got != want {
+		t.Errorf("the others cost %g, want %g", got, want)
+	}
+	if got := valueOf(t, cost.WithLabelValues("helpdesk", "EUR")); got != 0.5 {
+		t.Errorf("helpdesk's cost is %g, want 0.5", got)
+	}
+}
