@@ -159,7 +159,7 @@ func (r *runner) execute(ctx context.Context, p *project, t *v1alpha1.Turn) (res
 		return nil, err
 	}
 	if r.dataDir == "" {
-		j.cancel = watched.Done() // nothing would be left to go on with
+		j.cancel = watched // nothing would be left to go on with
 	} else {
 		defer context.AfterFunc(watched, func() { abandon(errInterrupted) })()
 	}

@@ -35,9 +35,9 @@ type job struct {
 	chains map[string][]translate.Link
 	// live shows what goes on; nil where there is no terminal, or where that is not wanted.
 	live *spinner
-	// watched ends with a signal, life when the run is given up. cancel is closed to end the Turns; nil never is.
+	// watched ends with a signal, life when the run is given up. cancel ends when the Turns are to end; nil for never.
 	watched, life context.Context //nolint:containedctx // because the Turns of sub-agents live no longer than that of their parent
-	cancel        <-chan struct{}
+	cancel        context.Context //nolint:containedctx // because it is a signal, no scope
 	// ask asks a person; nil where there is none. decided are their replies, and asking is how long they took.
 	ask     *asker
 	decided map[waitingCall]bool

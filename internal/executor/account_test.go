@@ -182,8 +182,8 @@ func (h *household) run(who string) *v1alpha1.Turn {
 	defer abandon(nil)
 	r := &run{
 		executor: h.Executor, turn: t, binding: *t.Status.Executor.DeepCopy(), epoch: t.Epoch(), begun: now, abandon: abandon,
-		first:     t.Epoch() == 1 || translate.NothingBegun(t.Status.Executor),
-		cancelled: make(chan struct{}), interrupt: make(chan struct{}),
+		first:        t.Epoch() == 1 || translate.NothingBegun(t.Status.Executor),
+		cancellation: newCancellation(h.t.Context()), interrupt: make(chan struct{}),
 	}
 	r.follow(t.Spec.DesiredState)
 	h.runs[who] = r

@@ -28,6 +28,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/shared"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store"
@@ -96,6 +97,10 @@ type Executor struct {
 	// Log of the executor.
 	Log logr.Logger
 
+	// agents and providers are those that runs hold, by their versions.
+	agents    shared.Values[version, v1alpha1.Agent]
+	providers shared.Values[version, v1alpha1.ModelProvider]
+
 	mu   sync.Mutex
 	runs map[types.UID]*run
 	// done are the epochs that need no run any more, until the watch shows that too: an event from before must not start one.
@@ -106,6 +111,17 @@ type Executor struct {
 	draining, stopped bool
 	// all are the goroutines of runs and adoptions, returns those that give back what is bound while the executor stops.
 	all, returns sync.WaitGroup
+}
+
+// version names one state of an object.
+type version struct {
+	key             client.ObjectKey
+	uid             types.UID
+	resourceVersion string
+}
+
+func versionOf(o client.Object) version {
+	return version{client.ObjectKeyFromObject(o), o.GetUID(), o.GetResourceVersion()}
 }
 
 // NeedLeaderElection is true where one process at a time may have the store.
@@ -237,10 +253,10 @@ func (e *Executor) observe(work context.Context, t *v1alpha1.Turn) {
 func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	ctx, abandon := context.WithCancelCause(work)
 	r := &run{
-		executor: e, turn: t.DeepCopy(), namespace: t.Namespace, epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
-		binding:   *t.Status.Executor.DeepCopy(),
-		first:     t.Epoch() == 1 || translate.NothingBegun(t.Status.Executor),
-		cancelled: make(chan struct{}), interrupt: make(chan struct{}),
+		executor: e, turn: t, namespace: t.Namespace, epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
+		binding:      *t.Status.Executor.DeepCopy(),
+		first:        t.Epoch() == 1 || translate.NothingBegun(t.Status.Executor),
+		cancellation: newCancellation(work), interrupt: make(chan struct{}),
 	}
 	if e.draining {
 		e.done[t.UID] = t.Epoch()

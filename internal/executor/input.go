@@ -25,12 +25,13 @@ import (
 // input gathers what a run of the Turn needs. It fails if the Agent has gone since the Turn was bound.
 func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	e, t := r.executor, r.turn
-	var found v1alpha1.Agent
+	found := new(v1alpha1.Agent)
 	key := types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
-	if err := e.Client.Get(ctx, key, &found); err != nil && (!apierrors.IsNotFound(err) || !r.endsWithoutAgent()) {
+	if err := e.Client.Get(ctx, key, found); err != nil && (!apierrors.IsNotFound(err) || !r.endsWithoutAgent()) {
 		return nil, fmt.Errorf("failed to get agent %q: %w", key.Name, err)
 	}
-	agent := translate.Bounded(&found, t, e.Ceiling)
+	r.agent = e.agents.Of(versionOf(found), found) // thousands of Turns have the same
+	agent := translate.Bounded(r.agent, t, e.Ceiling)
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
 	for _, m := range agent.Spec.Models {
 		chain = append(chain, e.link(ctx, t.Namespace, m))
@@ -139,12 +140,12 @@ func awaitingConfigMap(err error, agent string) error {
 // link finds the provider of one model. One that cannot be asked says why when it is its turn in the chain.
 func (e *Executor) link(ctx context.Context, namespace string, m v1alpha1.ModelReference) translate.Link {
 	l := translate.Link{Reference: m}
-	var object v1alpha1.ModelProvider
-	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: m.ProviderRef.Name}, &object); err != nil {
+	object := new(v1alpha1.ModelProvider)
+	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: m.ProviderRef.Name}, object); err != nil {
 		l.Provider = providers.Unusable(m.ProviderRef.Name, fmt.Errorf("failed to get the ModelProvider: %w", err))
 		return l
 	}
-	l.Object = &object
-	l.Provider = e.Provider(&object)
+	l.Object = e.providers.Of(versionOf(object), object)
+	l.Provider = e.Provider(l.Object)
 	return l
 }

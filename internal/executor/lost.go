@@ -43,7 +43,7 @@ func (r *run) opened(ctx context.Context, found finding, in *turn.Input, agent *
 		own:      own, found: found, known: r.entries.Load(),
 		effects: r.binding.SideEffects || r.binding.StoreID == "" && mayAffect(r.turn, agent, in.Tools),
 		rerun:   r.turn.Spec.OnJournalLoss == v1alpha1.JournalLossRerun,
-		ending:  in.Timeout <= 0 || isClosed(r.cancelled),
+		ending:  in.Timeout <= 0 || r.cancelled.Err() != nil,
 	}
 	if n := r.binding.JournalEntries; n != nil {
 		c.known = max(c.known, *n)
@@ -66,7 +66,7 @@ func (r *run) opened(ctx context.Context, found finding, in *turn.Input, agent *
 // cutOff returns the end of a Turn whose journal is lost.
 func (r *run) cutOff(in *turn.Input, loss *translate.Loss) error {
 	switch {
-	case isClosed(r.cancelled):
+	case r.cancelled.Err() != nil:
 		return &cutOffError{stop: turn.StopCancelled, message: "the turn was cancelled, and " + loss.Message(r.turn), loss: loss}
 	case in.Timeout <= 0:
 		return &cutOffError{stop: turn.StopDeadline, message: fmt.Sprintf("the turn reached its time limit of %s, and %s", in.Limit, loss.Message(r.turn)), loss: loss}
@@ -178,13 +178,4 @@ func (e *Executor) identity(ctx context.Context, epoch int64) (store.Identity, e
 // executor offers to all Agents.
 func mayAffect(t *v1alpha1.Turn, agent *v1alpha1.Agent, own []tool.Tool) bool {
 	return translate.MayAffect(t, agent) || slices.ContainsFunc(own, func(o tool.Tool) bool { return o.Effect != tool.ReadOnly })
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

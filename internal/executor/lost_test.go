@@ -136,7 +136,7 @@ func (s *shop) run(change ...func(*run)) *v1alpha1.Turn {
 	r := &run{
 		executor: s.Executor, turn: t, binding: *t.Status.Executor.DeepCopy(), epoch: t.Epoch(),
 		first: t.Epoch() == 1 || translate.NothingBegun(t.Status.Executor), begun: now, abandon: abandon,
-		cancelled: make(chan struct{}), interrupt: make(chan struct{}),
+		cancellation: newCancellation(s.t.Context()), interrupt: make(chan struct{}),
 	}
 	for _, f := range change {
 		f(r)

@@ -47,7 +47,7 @@ func TestObserveOfARun(t *testing.T) {
 			defer cancel(nil)
 			r := &run{
 				executor: e, turn: turnWith(boundTo(me, 2)), epoch: 2, abandon: cancel,
-				cancelled: make(chan struct{}), interrupt: make(chan struct{}),
+				cancellation: newCancellation(t.Context()), interrupt: make(chan struct{}),
 			}
 			e.runs["uid-one"] = r
 			e.observe(t.Context(), tc.turn)
@@ -57,7 +57,7 @@ func TestObserveOfARun(t *testing.T) {
 			if got := isClosed(r.interrupt); got != tc.wantStop {
 				t.Errorf("asked to stop soon: %t, want %t", got, tc.wantStop)
 			}
-			if got := isClosed(r.cancelled); got != tc.wantCancel {
+			if got := r.cancelled.Err() != nil; got != tc.wantCancel {
 				t.Errorf("told of the cancellation: %t, want %t", got, tc.wantCancel)
 			}
 			if got := r.next != nil; got != tc.wantNext {
@@ -117,7 +117,7 @@ func TestATurnThatWasMadeAnewIsAnotherOne(t *testing.T) {
 			before := turnWith()
 			ctx, abandon := context.WithCancelCause(t.Context())
 			defer abandon(nil)
-			first := &run{executor: e, turn: before, epoch: 1, abandon: abandon, cancelled: make(chan struct{}), interrupt: make(chan struct{})}
+			first := &run{executor: e, turn: before, epoch: 1, abandon: abandon, cancellation: newCancellation(t.Context()), interrupt: make(chan struct{})}
 			e.runs["uid-one"] = first
 			newWatch(t.Context(), e).OnUpdate(before, stored(t, e))
 			e.all.Wait()
@@ -321,5 +321,14 @@ func TestAJournalOfANewerVersionIsLeftToThatVersion(t *testing.T) {
 	}
 	if got := runs(t, e); got.IsFinished() || got.BoundTo() != "" {
 		t.Errorf("the Turn must be handed back: %+v", got.Status)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }

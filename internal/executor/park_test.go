@@ -132,7 +132,7 @@ func manyApprovals(n int) []loop.Approval {
 // newRun is a run of the Turn that has begun.
 func newRun(t *testing.T, e *Executor) *run {
 	t.Helper()
-	r := &run{executor: e, turn: stored(t, e), namespace: stored(t, e).Namespace, epoch: 1, begun: now, cancelled: make(chan struct{}), interrupt: make(chan struct{})}
+	r := &run{executor: e, turn: stored(t, e), namespace: stored(t, e).Namespace, epoch: 1, begun: now, cancellation: newCancellation(t.Context()), interrupt: make(chan struct{})}
 	r.progress.begin(t.Context(), r.turn, r.writeProgress)
 	t.Cleanup(func() { r.progress.stop() })
 	return r

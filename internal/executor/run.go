@@ -22,8 +22,11 @@ import (
 // run is one run of one Turn, of one epoch.
 type run struct {
 	executor *Executor
-	// turn as it was when the run began, and from its end as its last write left it. The run's goroutine alone uses it.
+	// turn as it was when the run began, and from its end as its last write left it. It may be the cache's own object and must not be
+	// changed. The run's goroutine alone uses it.
 	turn *v1alpha1.Turn
+	// agent is the Turn's as the last attempt has read it: runs share it for as long as one of them holds it.
+	agent *v1alpha1.Agent
 	// namespace of the Turn, for all goroutines.
 	namespace string
 	// epoch the run belongs to, and when the run began.
@@ -45,9 +48,8 @@ type run struct {
 	reply func()
 	// abandon ends the life of the run at once, for a cause; its Turn goes on elsewhere or is gone.
 	abandon context.CancelCauseFunc
-	// cancelled is closed when the Turn was cancelled: the run ends it.
-	cancelled     chan struct{}
-	cancelledOnce sync.Once
+	// cancellation of the Turn: the run ends it.
+	cancellation
 	// interrupt is closed to stop the run at the next safe point.
 	interrupt     chan struct{}
 	interruptOnce sync.Once
@@ -62,6 +64,20 @@ type run struct {
 	// next is the Turn as it was bound to this executor anew while the run winds up; nil if it was not. The executor's lock
 	// guards it.
 	next *v1alpha1.Turn
+}
+
+// cancellation is the signal that a Turn was cancelled.
+type cancellation struct {
+	// cancelled ends when cancel is called.
+	cancelled context.Context //nolint:containedctx // because it is no scope of calls, but a signal for which no goroutine must wait
+	cancel    context.CancelFunc
+}
+
+// newCancellation returns a signal that has the values of ctx, and does not end with it.
+func newCancellation(ctx context.Context) cancellation {
+	var c cancellation
+	c.cancelled, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	return c
 }
 
 // observe brings the run in line with what its Turn says now; mine says whether the Turn is bound to this executor and is to go on.
@@ -88,7 +104,7 @@ func (r *run) follow(s v1alpha1.DesiredState) {
 	r.suspended.Store(s == v1alpha1.DesiredStateSuspended)
 	switch s {
 	case v1alpha1.DesiredStateCancelled:
-		r.cancelledOnce.Do(func() { close(r.cancelled) })
+		r.cancel()
 	case v1alpha1.DesiredStateSuspended:
 		r.stopSoon()
 	case v1alpha1.DesiredStateActive:
@@ -167,39 +183,61 @@ const (
 // ConfigMap that could not be read is read again, too. That goes on beyond the Turn's deadline, where the engine ends it
 // with all that the journal holds: what was paid for is not lost because the store is away for long.
 func (r *run) execute(ctx context.Context) (*turn.Result, error) {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = retryFirst, retryMost
-	cancelled := r.cancelled
+	var again waits
 	for {
 		result, err := r.attempt(ctx)
 		if err == nil {
 			return result, nil
 		}
-		r.keep(nil) // the next attempt reads the reply from the journal
-		if short, isShort := errors.AsType[*shortError](err); isShort {
-			if err = r.awaitMemory(ctx, short); err == nil {
-				continue
-			}
-		}
-		switch {
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case isFinal(err):
+		if err := r.awaitRetry(ctx, &again, err); err != nil {
 			return nil, err
 		}
-		r.executor.Log.Error(err, "Failed to run a turn, trying again", "turn", r.key())
-		timer := time.NewTimer(wait.NextBackOff())
-		select {
-		case <-timer.C:
-		case <-cancelled:
-			cancelled = nil // the engine ends it without what could not be read; the waits go on if that fails
-		case <-ctx.Done():
-		case <-r.interrupt:
-			timer.Stop()
-			return nil, loop.ErrInterrupted
-		}
-		timer.Stop()
 	}
+}
+
+// waits is the state of the waits between attempts.
+type waits struct {
+	// wait has the lengths of the waits; nil before the first.
+	wait *backoff.ExponentialBackOff
+	// told is true once the cancellation of the Turn has ended a wait.
+	told bool
+}
+
+// awaitRetry waits before the next attempt. It returns why there is none. It is apart from execute, whose frame is on the stack of each
+// waiting Turn.
+func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
+	r.keep(nil) // the next attempt reads the reply from the journal
+	if short, isShort := errors.AsType[*shortError](err); isShort {
+		if err = r.awaitMemory(ctx, short); err == nil {
+			return nil
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case isFinal(err):
+		return err
+	}
+	r.executor.Log.Error(err, "Failed to run a turn, trying again", "turn", r.key())
+	if again.wait == nil {
+		again.wait = backoff.NewExponentialBackOff()
+		again.wait.InitialInterval, again.wait.MaxInterval = retryFirst, retryMost
+	}
+	cancelled := r.cancelled.Done()
+	if again.told {
+		cancelled = nil // the engine ends it without what could not be read; the waits go on if that fails
+	}
+	timer := time.NewTimer(again.wait.NextBackOff())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-cancelled:
+		again.told = true
+	case <-ctx.Done():
+	case <-r.interrupt:
+		return loop.ErrInterrupted
+	}
+	return nil
 }
 
 // attempt runs the engine once. It waits for a while where the Turn is then to be handed back.
@@ -268,7 +306,7 @@ func (r *run) hesitate(ctx context.Context) {
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-	case <-r.cancelled:
+	case <-r.cancelled.Done():
 	case <-r.interrupt:
 	}
 }

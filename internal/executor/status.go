@@ -120,7 +120,7 @@ const maxConflicts = 10
 // spec) it reads the Turn from the API server and judges again whose it is. It returns the Turn as written, nil if it is
 // gone, has ended or is not ours, and an error if the write may succeed later.
 func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
-	current := t.DeepCopy()
+	current, again := t.DeepCopy(), false
 	for range maxConflicts {
 		if current.UID != t.UID || current.BoundTo() != e.Name || current.Epoch() != epoch {
 			return nil, nil //nolint:nilnil // because "not ours" is an answer, not an error
@@ -129,6 +129,10 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 		err := e.Client.Status().Update(ctx, current)
 		switch {
 		case err == nil:
+			current.ManagedFields = nil // which nobody here asks for
+			if !again && current.Generation == t.Generation {
+				current.Spec = t.Spec // it is the same, and need not be held twice
+			}
 			return current, nil
 		case apierrors.IsNotFound(err):
 			return nil, nil //nolint:nilnil // because "gone" is an answer, not an error
@@ -142,7 +146,7 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 			}
 			return nil, fmt.Errorf("failed to read turn %q again: %w", t.Name, err)
 		}
-		current = fresh
+		current, again = fresh, true
 	}
 	return nil, fmt.Errorf("failed to write the status of turn %q: others changed it %d times meanwhile", t.Name, maxConflicts)
 }

@@ -25,15 +25,23 @@ type lazy struct {
 
 // Generate asks the provider, or says why it cannot be asked. While the API server is away it waits, for as long as ctx
 // lives: an outage of the API server is no failure of a model, and must not use up the attempts.
-func (l *lazy) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
-	p, err := l.provider(ctx)
-	if err != nil {
-		return model.Reply{}, unsent(l.object.Name, err)
-	}
-	return p.Generate(ctx, req)
+func (l *lazy) Generate(ctx context.Context, req model.Request) (reply model.Reply, err error) {
+	err = l.Ask(ctx, &req, &reply)
+	return reply, err
 }
 
-// provider is what asks now.
+// Ask implements model.Asker.
+func (l *lazy) Ask(ctx context.Context, req *model.Request, reply *model.Reply) error {
+	p, err := l.provider(ctx)
+	if err != nil {
+		return unsent(l.object.Name, err)
+	}
+	return p.Ask(ctx, req, reply)
+}
+
+// provider is what asks now. It is not inlined: the stack of a waiting Turn would hold its variables.
+//
+//go:noinline
 func (l *lazy) provider(ctx context.Context) (*openai.Provider, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 5*time.Second

@@ -5,6 +5,7 @@ package openai
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -20,7 +21,7 @@ import (
 // The buffers of a connection, in bytes. There is one for each request under way over HTTP/1.1, which mostly waits: Go's own 4 KiB each
 // would be held for nothing. What is longer goes past them: a body is written, and a long answer read, in larger pieces.
 const (
-	readBuffer  = 2 << 10
+	readBuffer  = 1 << 10
 	writeBuffer = 1 << 10
 )
 
@@ -83,23 +84,75 @@ func New(cfg Config) *Provider {
 func (p *Provider) Close() { p.transport.CloseIdleConnections() }
 
 // Generate asks for one reply. All errors are *model.Error.
-func (p *Provider) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
-	note := &response{wanted: eventStream, longest: p.longest, room: room{account: p.cfg.Memory}}
-	defer note.room.release()
-	reply, err := p.stream(withResponse(ctx, note), &req, note)
-	if err != nil {
-		return model.Reply{}, p.classify(ctx, err, note, reply)
+func (p *Provider) Generate(ctx context.Context, req model.Request) (reply model.Reply, err error) {
+	err = p.Ask(ctx, &req, &reply)
+	return reply, err
+}
+
+// Ask implements model.Asker. It asks in three parts, so that little is on the stack of a Turn that waits: the request is made, is
+// sent without any frame but this one, and then its answer is read.
+func (p *Provider) Ask(ctx context.Context, req *model.Request, reply *model.Reply) error {
+	x := &exchange{provider: p, req: req}
+	if x.begin(ctx); x.err == nil {
+		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because finish closes it
 	}
-	p.cleanReply(&reply)
-	reply.Release = note.room.handOver()
-	return reply, nil
+	return x.finish(ctx, reply)
+}
+
+// exchange is one request and its answer.
+type exchange struct {
+	provider *Provider
+	req      *model.Request
+	note     *response
+	// sending is what is sent.
+	sending *sending
+	// out is the request as it is sent, and watch what ends it; nil before the library has made it.
+	out   *http.Request
+	watch *watch
+	// resp is the response to it, and err why there is none. err may also be why it was not sent.
+	resp *http.Response
+	err  error
+}
+
+// begin makes what is sent. The library makes the request for that, and judges whether the model takes its parameters; it is stopped
+// where it would send it.
+//
+//go:noinline
+func (x *exchange) begin(ctx context.Context) {
+	p := x.provider
+	x.note = &response{wanted: eventStream, longest: p.longest, room: room{account: p.cfg.Memory}}
+	if x.sending, x.err = encode(x.req); x.err == nil {
+		if _, x.err = x.stream(ctx); errors.Is(x.err, errCaught) {
+			x.err = nil
+		}
+	}
+}
+
+// stream has the library make the request, or read the response if there is one.
+func (x *exchange) stream(ctx context.Context) (*api.ChatCompletionStream, error) {
+	return x.provider.client.CreateChatCompletionStream(withExchange(ctx, x), judged(x.req))
+}
+
+// finish reads the reply.
+//
+//go:noinline
+func (x *exchange) finish(ctx context.Context, reply *model.Reply) error {
+	defer x.note.room.release()
+	came, err := x.receive(ctx)
+	if err != nil {
+		return x.provider.classify(ctx, err, x.note, came)
+	}
+	x.provider.cleanReply(&came)
+	came.Release = x.note.room.handOver()
+	*reply = came
+	return nil
 }
 
 // Probe asks the endpoint for its list of models, which costs nothing. An endpoint that answers without having such a
 // list passes, with listed false: some keep none, but a wrong base URL looks the same. All errors are *model.Error.
 func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	note := &response{wanted: jsonObject}
-	_, err = p.client.ListModels(withResponse(ctx, note))
+	_, err = p.client.ListModels(withExchange(ctx, &exchange{note: note}))
 	switch {
 	case err == nil:
 		return true, nil
@@ -109,13 +162,15 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	return false, p.classify(ctx, err, note, model.Reply{})
 }
 
-func (p *Provider) stream(ctx context.Context, req *model.Request, note *response) (model.Reply, error) {
-	body, parameters, err := encode(req)
-	if err != nil {
-		return model.Reply{}, err
+// receive reads the response to its end, and returns what came of a reply.
+func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
+	if x.err != nil && x.watch != nil {
+		return model.Reply{}, failed(x.out, x.watch.ended(x.err))
 	}
-	ctx = withSending(ctx, body)
-	stream, err := p.client.CreateChatCompletionStream(ctx, *parameters)
+	if x.err != nil {
+		return model.Reply{}, x.err
+	}
+	stream, err := x.stream(ctx)
 	if err != nil {
 		return model.Reply{}, err
 	}
@@ -123,12 +178,7 @@ func (p *Provider) stream(ctx context.Context, req *model.Request, note *respons
 		// The reply is whole or lost by now; a connection that fails to close changes neither.
 		_ = stream.Close()
 	}()
-	return p.receive(ctx, stream, note)
-}
-
-// receive reads a stream to its end. It is apart from stream, whose frame stays on the stack until the endpoint begins to answer,
-// in each of thousands of Turns.
-func (p *Provider) receive(ctx context.Context, stream *api.ChatCompletionStream, note *response) (model.Reply, error) {
+	p, note := x.provider, x.note
 	var in incoming
 	for {
 		event, err := stream.RecvRaw()

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -65,12 +64,6 @@ type sending struct {
 	again func() ([]byte, error)
 }
 
-type sendingKey struct{}
-
-func withSending(ctx context.Context, s *sending) context.Context {
-	return context.WithValue(ctx, sendingKey{}, s)
-}
-
 // apply puts the body and the id into a request.
 func (s *sending) apply(out *http.Request) {
 	if out.Body != nil {
@@ -106,18 +99,22 @@ func (c *content) Close() error { return nil }
 // someTools stand for those of a request where it matters only that there are any.
 var someTools = []api.Tool{{Type: api.ToolTypeFunction}}
 
-// encode returns what is sent for a request, and the request without its messages and its tools, by which the library judges
-// whether the model takes its parameters.
-func encode(req *model.Request) (*sending, *api.ChatCompletionRequest, error) {
+// judged is a request without its messages and its tools, by which the library judges whether the model takes its parameters.
+func judged(req *model.Request) api.ChatCompletionRequest {
+	out := parametersOf(req)
+	if len(req.Tools) > 0 {
+		out.Tools = someTools
+	}
+	return out
+}
+
+// encode returns what is sent for a request.
+func encode(req *model.Request) (*sending, error) {
 	body, err := bodyOf(req)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	judged := parametersOf(req)
-	if len(req.Tools) > 0 {
-		judged.Tools = someTools
-	}
-	return &sending{id: req.ID, body: body, again: func() ([]byte, error) { return bodyOf(req) }}, &judged, nil
+	return &sending{id: req.ID, body: body, again: func() ([]byte, error) { return bodyOf(req) }}, nil
 }
 
 // bodyOf is what is sent for a request: the same whenever it is made.

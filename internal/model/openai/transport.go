@@ -35,18 +35,18 @@ type response struct {
 	watch *watch
 }
 
-type responseKey struct{}
+type exchangeKey struct{}
 
-func withResponse(ctx context.Context, r *response) context.Context {
-	return context.WithValue(ctx, responseKey{}, r)
+func withExchange(ctx context.Context, x *exchange) context.Context {
+	return context.WithValue(ctx, exchangeKey{}, x)
 }
 
-// noteOf is what is noted of the response to a request; where nobody asks for it, it is noted in vain.
-func noteOf(req *http.Request) *response {
-	if note, ok := req.Context().Value(responseKey{}).(*response); ok {
-		return note
+// exchangeOf is the exchange that a request is of.
+func exchangeOf(req *http.Request) *exchange {
+	if x, ok := req.Context().Value(exchangeKey{}).(*exchange); ok {
+		return x
 	}
-	return &response{}
+	return &exchange{note: &response{}} // noted in vain
 }
 
 // The content types that are asked for.
@@ -67,9 +67,12 @@ func unlikely(r *response) string {
 	return fmt.Sprintf(" (the endpoint sent %s, not %s: check baseURL)", sent, r.wanted)
 }
 
+// errCaught is returned to the library for a request that is not sent yet.
+var errCaught = errors.New("the request is caught, and not sent yet")
+
 // transport sends requests for the library, in place of an http.Client: it adds headers, puts in the body that is to be sent, ends
-// a request whose answer stands still, and bounds what is read. Of an http.Client it needs nothing but that errors are *url.Error,
-// and the frames of one would take up stack while a request is under way, in each of thousands of Turns.
+// a request whose answer stands still, and bounds what is read. Of an http.Client it needs nothing but that errors are *url.Error.
+// The request of an exchange is caught: the exchange sends it by itself, and the library then gets the response.
 type transport struct {
 	base      http.RoundTripper
 	headers   []Header
@@ -79,40 +82,45 @@ type transport struct {
 
 // Do sends one request. A redirect is an error: it would carry the headers, and so their secrets, to another host.
 func (t *transport) Do(req *http.Request) (*http.Response, error) {
-	out, w := t.outgoing(req)
-	resp, err := t.base.RoundTrip(out)
-	if err != nil {
-		return nil, failed(req, w.ended(err))
+	switch x := exchangeOf(req); {
+	case x.resp != nil:
+		return t.incoming(x, x.out, x.resp, x.watch)
+	case x.sending != nil:
+		x.out, x.watch = t.outgoing(req)
+		x.sending.apply(x.out)
+		return nil, errCaught
+	default:
+		out, w := t.outgoing(req)
+		resp, err := t.base.RoundTrip(out)
+		if err != nil {
+			return nil, failed(out, w.ended(err))
+		}
+		return t.incoming(x, out, resp, w)
 	}
-	return t.incoming(req, resp, w)
 }
 
-// outgoing is what is sent for a request of the library, and what ends it.
+// outgoing is what is sent for a request of the library, which is used up, and what ends it.
 func (t *transport) outgoing(req *http.Request) (*http.Request, *watch) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	w := &watch{ctx: ctx, cancel: cancel, timer: time.AfterFunc(t.idle, func() { cancel(errIdle) }), idle: t.idle}
-	out := req.Clone(ctx)
+	out := req.WithContext(ctx)
 	if t.anonymous {
 		out.Header.Del("Authorization") // the library sends an empty bearer token
 	}
 	for _, h := range t.headers {
 		out.Header.Set(h.Name, h.Value)
 	}
-	if s, ok := req.Context().Value(sendingKey{}).(*sending); ok {
-		s.apply(out)
-	}
 	netpolicy.AskPlain(out)
 	return out, w
 }
 
 // incoming is what the library is given of a response.
-func (t *transport) incoming(req *http.Request, resp *http.Response, w *watch) (*http.Response, error) {
-	if note, ok := req.Context().Value(responseKey{}).(*response); ok {
-		note.status = resp.StatusCode
-		note.contentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
-		note.retryAfter, note.watch = retryAfter(resp.Header), w
-	}
-	most, streamed := mostOf(req, resp)
+func (t *transport) incoming(x *exchange, req *http.Request, resp *http.Response, w *watch) (*http.Response, error) {
+	note := x.note
+	note.status = resp.StatusCode
+	note.contentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	note.retryAfter, note.watch = retryAfter(resp.Header), w
+	most, streamed := mostOf(note, resp)
 	b := &body{ReadCloser: resp.Body, watch: w, most: most}
 	if redirects(resp) {
 		_ = b.Close() // nothing of it is read
@@ -127,15 +135,14 @@ func (t *transport) incoming(req *http.Request, resp *http.Response, w *watch) (
 		return resp, nil
 	}
 	if resp.Body = b; streamed || isEvents(resp.Header) {
-		resp.Body = newEvents(b, w, noteOf(req))
+		resp.Body = newEvents(b, w, note)
 	}
 	return resp, nil
 }
 
 // mostOf is how many bytes of a response are read, and says whether it is a stream, whatever its endpoint calls it.
-func mostOf(req *http.Request, resp *http.Response) (most int, streamed bool) {
-	note, ok := req.Context().Value(responseKey{}).(*response)
-	if ok && note.wanted == eventStream && resp.StatusCode < http.StatusBadRequest {
+func mostOf(note *response, resp *http.Response) (most int, streamed bool) {
+	if note.wanted == eventStream && resp.StatusCode < http.StatusBadRequest {
 		return note.longest, true
 	}
 	return maxOther, false

@@ -12,13 +12,15 @@ import (
 
 // TestWhatWasSentIsLetGoOf, as an answer may be long in coming, and can be had anew for another connection.
 func TestWhatWasSentIsLetGoOf(t *testing.T) {
-	s, parameters, err := encode(&model.Request{
+	req := &model.Request{
 		Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("hello ", 1000)}},
 		Tools: []model.Tool{{Name: "find", Description: strings.Repeat("It finds. ", 100)}},
-	})
+	}
+	s, err := encode(req)
 	if err != nil {
 		t.Fatalf("encode: %v", err)
 	}
+	parameters := judged(req)
 	if len(parameters.Messages) != 0 || len(parameters.Tools) != 1 || parameters.Tools[0].Function != nil {
 		t.Errorf("the library is given %+v, want no more than that there are tools", parameters)
 	}

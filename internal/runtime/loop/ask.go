@@ -20,8 +20,7 @@ const maxCutOff = 8
 // ask sends a request to one candidate, again where that may help, and journals the reply: from then on it is never bought
 // again. The error of a candidate that gave up is a *model.Error. There is an end if the budget does not allow an attempt.
 func (in *Input) ask(ctx context.Context, c *Candidate, q *question) (*End, error) {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
+	wait := backoffOf(c)
 	sent, cutOff := in.State.sent(q.step, q.purpose, c)
 	// A run sends at least one request of its own: one that was cut off by a restart must not use up the only attempt. But
 	// there is an end to it, as the request itself may be what ends each run.
@@ -29,26 +28,49 @@ func (in *Input) ask(ctx context.Context, c *Candidate, q *question) (*End, erro
 		return nil, gaveUp(sent, cutOff)
 	}
 	r := requestOf(c, q)
-	for r.Attempt = sent + 1; ; r.Attempt++ {
-		if err := in.safePoint(ctx); err != nil {
-			return nil, err
-		}
-		if why := in.overBudget(r); why != "" {
-			return &End{Reason: OverBudget, Message: why}, nil
+	r.Attempt = sent
+	for {
+		r.Attempt++
+		if end, err := in.mayAsk(ctx, r); end != nil || err != nil {
+			return end, err
 		}
 		failure, err := in.attempt(ctx, c, q, r)
-		switch {
-		case err != nil || failure == nil:
+		if err != nil || failure == nil {
 			return nil, err
-		case !failure.Kind.Retryable():
-			return nil, failure
-		case r.Attempt >= c.Retry.MaxAttempts:
-			return nil, exhausted(failure, r.Attempt)
 		}
-		if err := in.pause(ctx, failure, max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter)); err != nil {
+		if err := in.mayRepeat(ctx, c, r, wait, failure); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// backoffOf returns the waits between the attempts of a candidate.
+func backoffOf(c *Candidate) *backoff.ExponentialBackOff {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
+	return wait
+}
+
+// mayAsk returns why a request must not be sent: the run must stop here, or the budget does not allow it.
+func (in *Input) mayAsk(ctx context.Context, r *Request) (*End, error) {
+	if err := in.safePoint(ctx); err != nil {
+		return nil, err
+	}
+	if why := in.overBudget(r); why != "" {
+		return &End{Reason: OverBudget, Message: why}, nil
+	}
+	return nil, nil //nolint:nilnil // because nothing speaks against it
+}
+
+// mayRepeat waits before the next attempt. It returns why there is none.
+func (in *Input) mayRepeat(ctx context.Context, c *Candidate, r *Request, wait *backoff.ExponentialBackOff, failure *model.Error) error {
+	switch {
+	case !failure.Kind.Retryable():
+		return failure
+	case r.Attempt >= c.Retry.MaxAttempts:
+		return exhausted(failure, r.Attempt)
+	}
+	return in.pause(ctx, failure, max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter))
 }
 
 // requestOf is what the journal says of the requests to a candidate for a question.
@@ -72,8 +94,12 @@ func (in *Input) attempt(ctx context.Context, c *Candidate, q *question, r *Requ
 		return nil, err
 	}
 	begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-	reply, err := guarded(ctx, c, q, r.ID)
-	took := time.Since(begin).Milliseconds()
+	reply, err := guarded(ctx, c.Provider, asked(c, q, r.ID))
+	return in.came(ctx, c, r, reply, err, time.Since(begin).Milliseconds())
+}
+
+// came journals what became of a request.
+func (in *Input) came(ctx context.Context, c *Candidate, r *Request, reply *model.Reply, err error, took int64) (*model.Error, error) {
 	if err == nil {
 		reply.Redact(in.redacted)
 		return nil, in.replied(c, r, reply, took)
@@ -161,22 +187,26 @@ func stackOf(err error) string {
 	return string(stack)
 }
 
-// guarded asks a candidate, and makes a panic of its adapter an error of that request.
-func guarded(ctx context.Context, c *Candidate, q *question, id string) (reply *model.Reply, err error) {
-	defer func() {
-		if recover() != nil {
-			err = &model.Error{
-				Kind: model.InvalidRequest, Err: panicked(debug.Stack()),
-				Message: "the adapter of the provider failed, which is a bug of Capstan: the turn's journal has the stack",
-			}
-		}
-	}()
+// guarded asks a provider, and makes a panic of its adapter an error of that request.
+func guarded(ctx context.Context, p model.Provider, r *model.Request) (reply *model.Reply, err error) {
+	defer unpanicked(&err)
 	reply = new(model.Reply)
-	*reply, err = c.Provider.Generate(ctx, *asked(c, q, id))
-	return reply, err
+	return reply, model.Ask(ctx, p, r, reply)
 }
 
-// asked is the request that a candidate is sent for a question.
+// unpanicked makes the panic of an adapter an error. It must be deferred.
+func unpanicked(err *error) {
+	if recover() != nil {
+		*err = &model.Error{
+			Kind: model.InvalidRequest, Err: panicked(debug.Stack()),
+			Message: "the adapter of the provider failed, which is a bug of Capstan: the turn's journal has the stack",
+		}
+	}
+}
+
+// asked is the request that a candidate is sent for a question. It is not inlined: the stack of a waiting Turn would hold a copy.
+//
+//go:noinline
 func asked(c *Candidate, q *question, id string) *model.Request {
 	r := new(model.Request)
 	*r = q.request

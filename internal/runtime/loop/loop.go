@@ -4,7 +4,6 @@
 package loop
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -222,24 +221,41 @@ func (in *Input) follow(ctx context.Context, c *Candidate, last *Step) (*End, er
 // step asks the models of the chain for one reply, from a place in the chain, and returns the place of the one that
 // answered: it is asked next, too.
 func (in *Input) step(ctx context.Context, at, number int) (int, *End, error) {
-	var failures []*model.Error
-	var names []string
-	for ; at < len(in.Chain); at++ {
-		c := &in.Chain[at]
-		end, err := in.stepWith(ctx, c, number)
+	var before *failures
+	for {
+		end, err := in.stepWith(ctx, &in.Chain[at], number)
 		if err == nil {
 			return at, end, nil
 		}
-		failure, ok := errors.AsType[*model.Error](err)
-		if !ok {
+		if before, err = in.fallBack(before, at, err); err != nil {
 			return at, nil, err
 		}
-		failures, names = append(failures, failure), append(names, c.ProviderName+"/"+c.Model)
-		if !failure.Kind.FallsBack() {
-			break
-		}
+		at++
 	}
-	return at, nil, chainError(failures, names)
+}
+
+// failures are the last failures of the candidates that were tried for a step, and their names.
+type failures struct {
+	errors []*model.Error
+	names  []string
+}
+
+// fallBack adds the failure of a candidate to those before; nil if there were none. It returns an error if the next candidate is not
+// to be asked: there is none, or it would fail as well, or the run must stop.
+func (in *Input) fallBack(before *failures, at int, err error) (*failures, error) {
+	failure, ok := errors.AsType[*model.Error](err)
+	if !ok {
+		return nil, err
+	}
+	if before == nil {
+		before = &failures{}
+	}
+	c := &in.Chain[at]
+	before.errors, before.names = append(before.errors, failure), append(before.names, c.ProviderName+"/"+c.Model)
+	if at+1 == len(in.Chain) || !failure.Kind.FallsBack() {
+		return nil, chainError(before.errors, before.names)
+	}
+	return before, nil
 }
 
 // stepWith asks one candidate for one reply. Older messages are replaced before where the context is critical, and once more
@@ -251,14 +267,26 @@ func (in *Input) stepWith(ctx context.Context, c *Candidate, number int) (*End, 
 	}
 	for {
 		end, failure := in.ask(ctx, c, q)
-		if e, ok := errors.AsType[*model.Error](failure); !ok || e.Kind != model.ContextLength {
-			return end, failure
+		if failure == nil {
+			return end, nil
 		}
-		shorter := false
-		if q, shorter, err = in.fitting(ctx, c, prepared, number); err != nil || !shorter {
-			return nil, cmp.Or(err, failure)
+		if q, err = in.shortened(ctx, c, prepared, number, failure); err != nil {
+			return nil, err
 		}
 	}
+}
+
+// shortened returns a shorter question where a request has failed because its prompt is too long. It returns the failure if there is
+// none, or if something else has failed.
+func (in *Input) shortened(ctx context.Context, c *Candidate, p *prepare.Prepared, number int, failure error) (*question, error) {
+	if e, ok := errors.AsType[*model.Error](failure); !ok || e.Kind != model.ContextLength {
+		return nil, failure
+	}
+	q, shorter, err := in.fitting(ctx, c, p, number)
+	if err == nil && !shorter {
+		err = failure
+	}
+	return q, err
 }
 
 // ready is the prompt for a candidate, and the question for a step.

@@ -37,7 +37,10 @@ func (in *Input) question(c *Candidate, p *prepare.Prepared, number int) (*quest
 // offered are the tools that the prompt speaks of, with their schemas. One that is gone by now is offered all the same: a call
 // of it says so.
 func (in *Input) offered(p *prepare.Prepared) ([]model.Tool, error) {
-	var all []model.Tool
+	if len(p.Tools) == 0 {
+		return nil, nil
+	}
+	all := make([]model.Tool, 0, len(p.Tools)) // no more: it is held while the model works
 	for _, t := range p.Tools {
 		schema, err := t.JSONSchema()
 		if i := in.toolNamed(t.Name); i >= 0 {

@@ -16,6 +16,29 @@ type Provider interface {
 	Generate(ctx context.Context, req Request) (Reply, error)
 }
 
+// Asker is a Provider that takes a request and gives its reply where they are, without copies: what waits for a reply is held on the
+// stacks of thousands of Turns.
+type Asker interface {
+	// Ask is Generate into a reply, which is the zero Reply before, and stays that if there is an error.
+	Ask(ctx context.Context, req *Request, reply *Reply) error
+}
+
+// Ask asks a provider for a reply. The reply is zero before.
+func Ask(ctx context.Context, p Provider, req *Request, reply *Reply) error {
+	if a, ok := p.(Asker); ok {
+		return a.Ask(ctx, req, reply)
+	}
+	return generate(ctx, p, req, reply)
+}
+
+// generate is apart from Ask, whose frame is on the stack of each waiting Turn.
+//
+//go:noinline
+func generate(ctx context.Context, p Provider, req *Request, reply *Reply) (err error) {
+	*reply, err = p.Generate(ctx, *req)
+	return err
+}
+
 // Role is who a message speaks for.
 type Role string
 

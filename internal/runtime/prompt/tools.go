@@ -47,17 +47,20 @@ var (
 	parameterTypes = []string{"string", "integer", "number", "boolean", "array", "object", "enum"}
 )
 
-// LoadSkill is the tool that gives the model a skill; a Turn has it if a skill is available.
-func LoadSkill() Tool {
-	return Tool{
+// LoadSkill is the tool that gives the model a skill; a Turn has it if a skill is available. It must not be changed.
+func LoadSkill() Tool { return loadSkill }
+
+// ReadArtifact is the tool that gives the model what did not fit into a tool's message; a Turn that has other tools has it. It must not
+// be changed.
+func ReadArtifact() Tool { return readArtifact }
+
+// Capstan's own tools. All Turns share them.
+var (
+	loadSkill = Tool{
 		Name: "load_skill", Description: "Returns an available skill: its key, its name and its content.",
 		Parameters: []Parameter{{Name: "key", Type: "string", Required: true, Description: "The key of the skill, as the list of available skills has it."}},
 	}
-}
-
-// ReadArtifact is the tool that gives the model what did not fit into a tool's message; a Turn that has other tools has it.
-func ReadArtifact() Tool {
-	return Tool{
+	readArtifact = Tool{
 		Name:        "read_artifact",
 		Description: "Returns a part of a tool's output that was too long for its message. That message names the artifact. Of nothing else there are artifacts.",
 		Parameters: []Parameter{
@@ -66,7 +69,7 @@ func ReadArtifact() Tool {
 			{Name: "limit", Type: "integer", Default: json.RawMessage("8000"), Description: "How many characters to return, at most 10000."},
 		},
 	}
-}
+)
 
 // ParameterName reports whether a model can be told of a parameter of that name.
 func ParameterName(name string) bool { return parameterName.MatchString(name) }

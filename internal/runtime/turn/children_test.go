@@ -25,9 +25,7 @@ func TestATurnThatEndsWhileASubAgentWorks(t *testing.T) {
 	}
 	for stop, ends := range map[turn.Stop]func(*turn.Input){
 		turn.StopCancelled: func(in *turn.Input) {
-			cancelled := make(chan struct{})
-			close(cancelled)
-			in.Cancel = cancelled
+			in.Cancel = cancelled()
 		},
 		turn.StopDeadline: func(in *turn.Input) { in.Timeout, in.Chain = 0, nil }, // nor is there an Agent any more
 	} {

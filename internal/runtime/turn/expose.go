@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -32,6 +33,7 @@ func (r *run) expose(ctx context.Context, message string) error {
 		x = tool.Choose(offers, reserved, selection)
 	}
 	x.Nonce = rand.Text()
+	r.past.shares.exposed(&x)
 	r.exposure = &x
 	r.pending = append(r.pending, journal.Record{Kind: journal.ToolsExposed, Payload: x})
 	return nil
@@ -44,15 +46,18 @@ func (r *run) tighten(ctx context.Context) error {
 	if x == nil || r.in.Toolbox == nil {
 		return nil
 	}
-	for _, list := range [][]tool.Tool{x.Tools, x.Packs} {
-		for i := range list {
-			now, err := r.in.Toolbox.Effect(ctx, list[i])
+	for _, list := range []*[]tool.Tool{&x.Tools, &x.Packs} {
+		own := slices.Clone(*list) // other Turns have the list, too
+		for i := range own {
+			now, err := r.in.Toolbox.Effect(ctx, own[i])
 			if err != nil {
-				return fmt.Errorf("failed to find out the effect of tool %q: %w", list[i].Name, err)
+				return fmt.Errorf("failed to find out the effect of tool %q: %w", own[i].Name, err)
 			}
-			list[i].Effect = tool.Stricter(list[i].Effect, now)
+			own[i].Effect = tool.Stricter(own[i].Effect, now)
 		}
+		*list = own
 	}
+	r.past.shares.exposed(x)
 	return nil
 }
 

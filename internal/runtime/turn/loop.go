@@ -17,10 +17,20 @@ import (
 
 // outcome tells the story: prepare, loop, finalize.
 func (r *run) outcome(ctx context.Context) (*Result, error) {
-	select {
-	case <-r.in.Cancel:
+	if result, err := r.withoutLoop(ctx); result != nil || err != nil {
+		return result, err
+	}
+	end, err := r.loop(ctx)
+	return r.answered(end, err)
+}
+
+// withoutLoop ends a Turn that asks no model. It returns neither a result nor an error if the Turn asks one. It is not inlined: the
+// stack of a waiting Turn would hold its variables.
+//
+//go:noinline
+func (r *run) withoutLoop(ctx context.Context) (*Result, error) {
+	if r.cancelled() {
 		return r.finalize(StopCancelled, "the turn was cancelled")
-	default:
 	}
 	if len(r.in.Chain) == 0 {
 		return r.finalize(StopDeadline, r.overdue())
@@ -28,27 +38,25 @@ func (r *run) outcome(ctx context.Context) (*Result, error) {
 	if err := r.compile(); err != nil {
 		return r.stopped(err)
 	}
-	start := r.startOfChain()
 	if r.in.PrepareOnly {
-		return r.prepareOnly(ctx, start)
+		return r.prepareOnly(ctx)
 	}
-	end, err := r.loop(ctx, start)
-	if err != nil {
-		return r.stopped(err)
-	}
-	return r.answered(end)
+	return nil, nil //nolint:nilnil // because the loop comes next
 }
 
 // prepareOnly makes the messages, and asks nobody.
-func (r *run) prepareOnly(ctx context.Context, start int) (*Result, error) {
-	if _, err := r.prepare(ctx, r.in.Chain[start]); err != nil {
+func (r *run) prepareOnly(ctx context.Context) (*Result, error) {
+	if _, err := r.prepare(ctx, r.in.Chain[r.startOfChain()]); err != nil {
 		return r.stopped(err)
 	}
 	return r.finalize(StopPrepared, "the prompt was prepared; no model was asked")
 }
 
-// answered turns the end of the loop into a result.
-func (r *run) answered(end *loop.End) (*Result, error) {
+// answered turns the end of the loop, or why it has none, into a result.
+func (r *run) answered(end *loop.End, err error) (*Result, error) {
+	if err != nil {
+		return r.stopped(err)
+	}
 	last := r.past.loop.LastStep()
 	switch {
 	case end.Reason == loop.ToolEnded:
@@ -79,25 +87,35 @@ func (r *run) compile() (err error) {
 }
 
 // loop asks and calls until there is an end. What an earlier run has done is not done again.
-func (r *run) loop(ctx context.Context, start int) (*loop.End, error) {
+func (r *run) loop(ctx context.Context) (*loop.End, error) {
 	if err := r.setOut(ctx); err != nil {
 		return nil, err
 	}
 	before := len(r.past.loop.Steps)
-	end, err := loop.RunInput(ctx, r.loopInput(start))
+	end, err := loop.RunInput(ctx, r.loopInput())
+	return r.looped(end, err, len(r.past.loop.Steps) > before)
+}
+
+// looped notes what the Turn waits for, if it does. more is true if the run has got a reply. Neither it nor setOut is inlined: the stack
+// of a waiting Turn would hold their variables.
+//
+//go:noinline
+func (r *run) looped(end *loop.End, err error, more bool) (*loop.End, error) {
 	if waits, isParked := errors.AsType[*loop.Parked](err); isParked {
 		return nil, r.park(waits)
 	}
-	if err == nil && len(r.past.loop.Steps) > before && r.in.HoldAnswer != nil && r.in.HoldAnswer() {
+	if err == nil && more && r.in.HoldAnswer != nil && r.in.HoldAnswer() {
 		return nil, loop.ErrInterrupted
 	}
 	return end, err
 }
 
-// loopInput is what the loop begins with, at a place in the chain.
-func (r *run) loopInput(start int) *loop.Input {
+// loopInput is what the loop begins with. It is not inlined: the stack of a waiting Turn would hold a copy.
+//
+//go:noinline
+func (r *run) loopInput() *loop.Input {
 	return &loop.Input{
-		TurnUID: r.in.UID, Chain: r.in.Chain, Start: start, Prepare: r.prepare, Tools: r.tools(), Offered: r.offers, Limits: r.in.Limits,
+		TurnUID: r.in.UID, Chain: r.in.Chain, Start: r.startOfChain(), Prepare: r.prepare, Tools: r.tools(), Offered: r.offers, Limits: r.in.Limits,
 		Policy: r.in.Policy, Nonce: r.exposed().Nonce, Now: r.engine.Now, Decide: r.in.Decide, Output: r.output,
 		Context: r.in.Context, Reflect: r.reflects(), KeepReasoning: r.in.KeepReasoning,
 		Interrupt: r.in.Interrupt, Redact: r.in.Redact, State: &r.past.loop, Record: r.record, Keep: r.keep, NextSeq: r.log.Next,
@@ -122,6 +140,8 @@ func (r *run) park(waits *loop.Parked) error {
 
 // setOut finds out what the Turn has of tools, and which effects they have by now, before the first request. That of a Turn whose messages an older version has made
 // is nothing, but for those that the run has been given.
+//
+//go:noinline
 func (r *run) setOut(ctx context.Context) error {
 	if err := r.tighten(ctx); err != nil {
 		return err

@@ -25,9 +25,7 @@ func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 	)
 	endings := map[turn.Stop]func(*turn.Input){
 		turn.StopCancelled: func(in *turn.Input) {
-			cancelled := make(chan struct{})
-			close(cancelled)
-			in.Cancel = cancelled
+			in.Cancel = cancelled()
 		},
 		turn.StopDeadline:         func(in *turn.Input) { in.Timeout = 0 },
 		turn.StopPreparationError: func(in *turn.Input) { in.Output = []byte(`{"type":1}`) },
@@ -114,9 +112,7 @@ func TestAnOpenContextPackAtTheEnd(t *testing.T) {
 			c, _ := candidate("p0", 1, says("never"))
 			in := input(c)
 			in.Epoch = 2
-			cancelled := make(chan struct{})
-			close(cancelled)
-			in.Cancel = cancelled
+			in.Cancel = cancelled()
 			result := mustRun(t, j, in)
 			if len(result.Calls) != 1 || result.Calls[0].Outcome != tc.want || (result.Counts.UnknownOutcomes == 1) != (tc.want == loop.Unknown) {
 				t.Errorf("calls %+v and %d unknown outcomes, want one that is %s", result.Calls, result.Counts.UnknownOutcomes, tc.want)

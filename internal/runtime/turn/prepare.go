@@ -21,6 +21,7 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 	}
 	if p := r.past.prepared; p != nil && p.Provider == c.ProviderName && p.Model == c.Model {
 		err := r.complete(ctx)
+		r.unload(c)
 		return r.past.prepared, err
 	}
 	if err := r.gather(ctx); err != nil {
@@ -40,15 +41,19 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 	}
 	r.pending = nil
 	err = r.complete(ctx)
-	r.unload()
+	r.unload(c)
 	return r.past.prepared, err // as it comes back from the journal: a resumed run sends the same
 }
 
 // unload lets go of what the journal has, and the run as it came back from there: a second copy would be held for as long as the
-// models and the tools of the Turn take.
-func (r *run) unload() {
-	if r.past.input != nil {
+// models and the tools of the Turn take. What messages are made of goes as well where c is the last candidate of the chain, for which
+// the messages are made now; what is needed of it after that stays.
+func (r *run) unload(c loop.Candidate) {
+	if f := r.past.input; f != nil {
 		r.input = nil
+		if last := r.in.Chain[len(r.in.Chain)-1]; c.ProviderName == last.ProviderName && c.Model == last.Model {
+			r.past.input = f.made()
+		}
 	}
 	if r.past.exposure != nil {
 		r.exposure = nil
@@ -111,6 +116,13 @@ func freeze(in prepare.Input, number int64, h *history) frozen {
 		in.Turn.History, in.Turn.Summary = nil, ""
 	}
 	return frozen{Input: in, Zone: in.Now.Location().String(), Number: number, History: h}
+}
+
+// made is what is needed of an input once all messages are made of it.
+func (f *frozen) made() *frozen {
+	kept := &frozen{Zone: f.Zone, Number: f.Number, History: f.History}
+	kept.Input.Turn.MissingTurns, kept.Input.Turn.Session = f.Input.Turn.MissingTurns, f.Input.Turn.Session
+	return kept
 }
 
 func (f frozen) thaw() (*prepare.Input, error) {

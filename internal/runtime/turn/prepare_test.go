@@ -263,11 +263,11 @@ func TestThePreparationIsBoundedByTheTurn(t *testing.T) {
 				defer abandon(nil)
 				c, s := candidate("p0", 1, says("never asked"))
 				in := input(c)
-				cancel := make(chan struct{})
-				in.Cancel = cancel
+				var cancel context.CancelFunc
+				in.Cancel, cancel = context.WithCancel(t.Context())
 				in.Preparation = func(ctx context.Context) (prepare.Input, error) {
 					if tc.cancelled {
-						close(cancel)
+						cancel()
 					}
 					if tc.end != nil {
 						abandon(tc.end)

@@ -8,6 +8,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
 // past is what the journal of a Turn says has happened: a fold over its entries, those of earlier runs and then those of
@@ -29,6 +30,8 @@ type past struct {
 	artifacts artifacts
 	// result is the end.
 	result *Result
+	// shares is what the Turn shares with others.
+	shares shares
 }
 
 // apply takes an entry in.
@@ -48,6 +51,7 @@ func (p *past) apply(e journal.Entry) error {
 			return err
 		}
 		p.loop.Distrusted = p.exposure.Distrust()
+		p.shares.exposed(p.exposure)
 		return nil
 	case journal.PreparationInput:
 		return read(e, &p.input)
@@ -60,6 +64,8 @@ func (p *past) apply(e journal.Entry) error {
 			return errors.New("the prompt has no messages")
 		}
 		p.prepared, p.leftOut = r.Prepared, r.History
+		p.prepared.Assembly = turncontext.Assembly{} // which is for readers of the journal
+		p.shares.prepared(&p.prepared.Tools, p.prepared.Messages)
 		return nil
 	case journal.Finalized:
 		return read(e, &p.result)

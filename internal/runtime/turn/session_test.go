@@ -130,9 +130,7 @@ func TestWhatATurnAddsToItsSession(t *testing.T) {
 		"no time":        {"or had no time to", nil, func(in *turn.Input) { in.Timeout = 0 }, turn.StopDeadline, 0, 0, model.Usage{}, 77},
 		"no budget left": {"or no budget", nil, func(in *turn.Input) { in.Limits.MaxTokens = 1 }, turn.StopBudget, 0, 0, model.Usage{}, 77},
 		"cancelled": {"or was not to", nil, func(in *turn.Input) {
-			cancelled := make(chan struct{})
-			close(cancelled)
-			in.Cancel = cancelled
+			in.Cancel = cancelled()
 		}, turn.StopCancelled, 0, 0, model.Usage{}, 77},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -117,20 +117,30 @@ func engine(j journal.Journal) *turn.Engine {
 
 // controls are what may happen to a run from outside.
 type controls struct {
-	abandon               context.CancelCauseFunc
-	cancelled, interrupts chan struct{}
+	abandon    context.CancelCauseFunc
+	end        context.CancelFunc
+	interrupts chan struct{}
 }
 
-func (c *controls) cancel()    { close(c.cancelled) }
+func (c *controls) cancel()    { c.end() }
 func (c *controls) interrupt() { close(c.interrupts) }
+
+// cancelled is the signal of a Turn that was cancelled.
+func cancelled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
 
 // control takes the controls of a run, and returns its life.
 func control(t *testing.T, in *turn.Input) (context.Context, *controls) {
 	t.Helper()
 	ctx, abandon := context.WithCancelCause(t.Context())
 	t.Cleanup(func() { abandon(nil) })
-	c := &controls{abandon, make(chan struct{}), make(chan struct{})}
-	in.Cancel, in.Interrupt = c.cancelled, c.interrupts
+	c := &controls{abandon: abandon, interrupts: make(chan struct{})}
+	in.Cancel, c.end = context.WithCancel(t.Context())
+	t.Cleanup(c.end)
+	in.Interrupt = c.interrupts
 	return ctx, c
 }
 

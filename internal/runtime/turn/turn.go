@@ -92,8 +92,9 @@ type Input struct {
 	ShowCitations bool
 	// DecisionKey of the decision record.
 	DecisionKey string
-	// Cancel is closed when the Turn was cancelled: it ends at once, with a result that says what there is. nil never is.
-	Cancel <-chan struct{}
+	// Cancel ends when the Turn was cancelled: the Turn ends at once, with a result that says what there is. If Cancel is nil, the Turn
+	// is never cancelled. It must be a context of the standard library, which needs no goroutine to be waited for.
+	Cancel context.Context //nolint:containedctx // because it is no scope of calls, but the signal that the Turn was cancelled
 	// Interrupt is closed to ask the run to stop at the next safe point; nil never asks.
 	Interrupt <-chan struct{}
 	// Redact returns a text that models and tools wrote without the credentials that the Turn must not have, before it is recorded. If
@@ -184,22 +185,30 @@ func (e *Engine) Run(ctx context.Context, in Input) (*Result, error) { return e.
 
 // RunInput is Run for an input that nobody else has, and that its caller need not keep on the stack meanwhile.
 func (e *Engine) RunInput(ctx context.Context, in *Input) (*Result, error) {
-	r := &run{engine: e, in: in, life: ctx}
-	var err error
-	r.log, err = journal.Open(ctx, in.UID, in.Epoch, r.options())
+	r, err := e.open(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.opened(); err != nil {
-		return nil, err
-	}
-	r.resumes = r.past.resumes()
 	if r.past.result == nil {
 		if err := r.finish(); err != nil { //nolint:contextcheck // because the run holds its life
 			return nil, err
 		}
 	}
 	return r.remembered()
+}
+
+// open reads the journal of a Turn. It is apart from RunInput, whose frame is on the stack of each waiting Turn.
+func (e *Engine) open(ctx context.Context, in *Input) (*run, error) {
+	r := &run{engine: e, in: in, life: ctx}
+	var err error
+	if r.log, err = journal.Open(ctx, in.UID, in.Epoch, r.options()); err != nil {
+		return nil, err
+	}
+	if err := r.opened(); err != nil {
+		return nil, err
+	}
+	r.resumes = r.past.resumes()
+	return r, nil
 }
 
 // opened says how many entries the journal has, and returns why the run must not go on from them; nil if it may.
@@ -364,21 +373,19 @@ func (r *run) end(result *Result) error {
 func (r *run) work() (ctx context.Context, stop func()) {
 	timed, cancelTimed := context.WithTimeoutCause(r.life, r.in.Timeout, errDeadline)
 	ctx, cancel := context.WithCancelCause(timed)
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		select {
-		case <-r.in.Cancel:
-			cancel(errCancelled)
-		case <-ctx.Done():
-		}
-	}()
+	unwatch := func() bool { return true }
+	if r.in.Cancel != nil {
+		unwatch = context.AfterFunc(r.in.Cancel, func() { cancel(errCancelled) })
+	}
 	return ctx, func() {
+		unwatch()
 		cancel(nil)
 		cancelTimed()
-		<-watched
 	}
 }
+
+// cancelled reports whether the Turn was cancelled.
+func (r *run) cancelled() bool { return r.in.Cancel != nil && r.in.Cancel.Err() != nil }
 
 // record writes to the journal, and then says what the Turn has done by now.
 func (r *run) record(records ...journal.Record) error {

@@ -1,0 +1,60 @@
+package shared_test
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/runtime/shared"
+)
+
+type value struct{ text string }
+
+func TestValuesAreSharedWhileTheyAreHeld(t *testing.T) {
+	var values shared.Values[string, value]
+	first := values.Of("a", &value{"one"})
+	if again := values.Of("a", &value{"one"}); again != first {
+		t.Error("a second value of a key is another one, want the one that is held")
+	}
+	if other := values.Of("b", &value{"one"}); other == first {
+		t.Error("the value of another key is the same one")
+	}
+	runtime.KeepAlive(first)
+}
+
+// TestValuesThatNobodyHoldsAreForgotten, so that what once was in use takes no memory.
+func TestValuesThatNobodyHoldsAreForgotten(t *testing.T) {
+	var values shared.Values[int, value]
+	held := values.Of(-1, &value{"held"})
+	for i := range 100 {
+		values.Of(i, &value{"gone"})
+	}
+	for tries := 0; values.Len() > 1; tries++ {
+		if tries == 1000 {
+			t.Fatalf("%d values are left, want the one that is held", values.Len())
+		}
+		runtime.GC() // cleanups run in a goroutine of their own
+		runtime.Gosched()
+	}
+	if again := values.Of(-1, &value{"new"}); again != held || again.text != "held" {
+		t.Error("the value that is held is not shared any more")
+	}
+}
+
+func TestValuesOfManyAtOnce(t *testing.T) {
+	var values shared.Values[int, value]
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for i := range 1000 {
+				if got := values.Of(i%7, &value{string(rune('a' + i%7))}); got.text != string(rune('a'+i%7)) {
+					t.Errorf("value %q of key %d", got.text, i%7)
+				}
+				if i%100 == 0 {
+					runtime.GC()
+				}
+			}
+		})
+	}
+	all.Wait()
+}
