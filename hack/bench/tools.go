@@ -23,8 +23,8 @@ import (
 const (
 	toolsName = "bench-tools" // of the Agent with tools, its model and its server of tools
 
-	// holdTimeout bounds the time until all Turns are in flight, readyTimeout that until an Agent's tools are known.
-	holdTimeout  = 5 * time.Minute
+	// holdTimeout bounds the time until a thousand Turns are in flight, readyTimeout that until an Agent's tools are known.
+	holdTimeout  = 2 * time.Minute
 	readyTimeout = time.Minute
 
 	// manySteps is how many steps a Turn of many has; one has no call of a tool at all.
@@ -203,7 +203,7 @@ func (b *bench) measureHeld(ctx context.Context, p *running, g *gate, r *ToolsRe
 	})
 	group.Go(func() error {
 		start := time.Now()
-		if err := g.full(ctx, holdTimeout); err != nil {
+		if err := g.full(ctx, max(1, time.Duration(b.inFlight)/1000)*holdTimeout); err != nil {
 			return err
 		}
 		r.UntilInFlightSeconds = time.Since(start).Seconds()
