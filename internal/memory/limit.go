@@ -27,7 +27,7 @@ const (
 	base = 56 * mebibyte
 	// TurnBytes is what a Turn of the usual size takes while it waits for a model, with the garbage that it leaves, in bytes, as make
 	// bench measures it. What a Turn has beyond that counts in the Budget.
-	TurnBytes = 96 << 10
+	TurnBytes = 64 << 10
 	// minTurns and maxTurns bound the default of the concurrent Turns.
 	minTurns, maxTurns = 16, 10_000
 )
@@ -109,7 +109,7 @@ func (l Limit) Apply() {
 // usable is the memory beyond base, in bytes.
 func (l Limit) usable() int64 { return max(0, min(l.Go, l.Bytes)-base) }
 
-// Turns returns how many Turns the process runs at once by default: as many as two thirds of the memory beyond 56 MiB hold, at 96 KiB
+// Turns returns how many Turns the process runs at once by default: as many as two thirds of the memory beyond 56 MiB hold, at 64 KiB
 // each, from 16 to 10,000.
 func (l Limit) Turns() int {
 	return int(min(max(l.usable()*2/3/TurnBytes, minTurns), maxTurns))

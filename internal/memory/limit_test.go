@@ -47,8 +47,8 @@ func TestSharesOfALimit(t *testing.T) {
 		limit, goLimit, turns, held, passing int64
 	}{
 		{limit: 64 * mebibyte, goLimit: 40 * mebibyte, turns: 16, held: 8 * mebibyte, passing: minPassing},
-		{limit: 128 * mebibyte, goLimit: 104 * mebibyte, turns: 341, held: 32 * mebibyte / 3, passing: minPassing},
-		{limit: 500 * mebibyte, goLimit: 450 * mebibyte, turns: 2801, held: 394 * mebibyte * 2 / 9, passing: 394 * mebibyte / 9},
+		{limit: 128 * mebibyte, goLimit: 104 * mebibyte, turns: 512, held: 32 * mebibyte / 3, passing: minPassing},
+		{limit: 500 * mebibyte, goLimit: 450 * mebibyte, turns: 4202, held: 394 * mebibyte * 2 / 9, passing: 394 * mebibyte / 9},
 		{limit: 5000 * mebibyte, goLimit: 4500 * mebibyte, turns: 10_000, held: 4444 * mebibyte * 2 / 9, passing: 4444 * mebibyte / 9},
 	} {
 		l := limitOf(c.limit, FromCgroup)

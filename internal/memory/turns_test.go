@@ -1,0 +1,195 @@
+package memory_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// modelEnvironment makes this program a model server instead of a test: its memory must not count as that of the Turns.
+const modelEnvironment = "CAPSTAN_TEST_SERVE_MODEL"
+
+// waitingTurns is how many Turns wait at once: enough that what they share does not count.
+const waitingTurns = 400
+
+func TestMain(m *testing.M) {
+	if os.Getenv(modelEnvironment) != "" {
+		serveModel()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// serveModel asks each Turn for a call of a tool, and never answers the request after that. It prints its URL, then a line for each
+// Turn that waits. It ends with its input.
+func serveModel() {
+	out := bufio.NewWriter(os.Stdout)
+	var mu sync.Mutex
+	say := func(text string) {
+		mu.Lock()
+		defer mu.Unlock()
+		_, _ = fmt.Fprintln(out, text) // the test finds out that nothing comes
+		_ = out.Flush()
+	}
+	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		switch {
+		case err != nil:
+		case strings.Contains(string(body), "tool_call_id"):
+			say("waits")
+			<-r.Context().Done()
+		default:
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"search","arguments":"{\"query\":\"printer\"}"}}]},"finish_reason":"tool_calls"}]}`+"\n\ndata: [DONE]\n\n")
+		}
+	}))
+	say(model.URL)
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
+	model.CloseClientConnections()
+	model.Close()
+}
+
+// startModel starts serveModel. Its lines come from the scanner.
+func startModel(t *testing.T) (string, *bufio.Scanner) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Env = append(os.Environ(), modelEnvironment+"=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait() // it may have been killed with the test's context
+	})
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		t.Fatalf("the model did not start: %v", lines.Err())
+	}
+	return lines.Text(), lines
+}
+
+// desk is a toolbox of two tools.
+type desk struct{}
+
+func (desk) Offers(context.Context) ([]tool.Offer, error) {
+	schema := json.RawMessage(`{"type":"object","properties":{"query":{"type":"string","description":"What to look for."},"limit":{"type":"integer","default":5}},"required":["query"]}`)
+	return []tool.Offer{{Server: "tickets", Tools: []tool.Tool{
+		{Tool: prompt.Tool{Name: "search", Description: "Searches the tickets of the help desk."}, Schema: schema, Effect: tool.ReadOnly},
+		{Tool: prompt.Tool{Name: "comment", Description: "Adds a comment to a ticket."}, Schema: schema},
+	}}}, nil
+}
+
+func (desk) Effect(_ context.Context, t tool.Tool) (tool.Effect, error) { return t.Effect, nil }
+
+func (desk) Caller(tool.Tool) tool.Caller {
+	return tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+		return tool.Result{Content: "T-1: the printer is on fire"}, nil
+	})
+}
+
+func inputOf(i int, p *openai.Provider) turn.Input {
+	return turn.Input{
+		UID: fmt.Sprintf("uid-%d", i), Epoch: 1, Namespace: "default", Name: fmt.Sprintf("turn-%d", i), Timeout: time.Hour, Limit: time.Hour,
+		Chain:  []loop.Candidate{{ProviderName: "endpoint", Model: "m", Provider: p, Retry: loop.Retry{MaxAttempts: 1}}},
+		Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25}, Toolbox: desk{}, Selection: tool.Selection{Most: 9}, Cancel: context.Background(),
+		Preparation: func(context.Context) (prepare.Input, error) {
+			return prepare.Input{
+				Agent: prepare.Agent{Name: "helper"}, Now: time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC),
+				Profile: prepare.Profile{Name: "support", ID: "support.default", Version: "1.0.0", Identity: &turncontext.Identity{SystemPrompt: "Be brief."}},
+				Turn:    prepare.Turn{Name: fmt.Sprintf("turn-%d", i), Message: fmt.Sprintf("What is new of printer %d?", i)},
+			}, nil
+		},
+	}
+}
+
+// held returns the bytes of the live heap and of stacks. A collection halves each stack that is mostly free.
+func held() uint64 {
+	var m runtime.MemStats
+	for range 5 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
+}
+
+// TestAWaitingTurnTakesLittle, as thousands wait for their models at the same time, and the default of the concurrent Turns counts on
+// TurnBytes for each.
+func TestAWaitingTurnTakesLittle(t *testing.T) {
+	url, lines := startModel(t)
+	journals, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider := openai.New(openai.Config{
+		Name: "endpoint", BaseURL: url + "/v1", ConnectTimeout: time.Minute, IdleTimeout: time.Hour, Policy: netpolicy.Permissive(),
+	})
+	engine := &turn.Engine{Journal: journals, Now: time.Now}
+	ctx, abandon := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	t.Cleanup(func() {
+		abandon()
+		all.Wait()
+		provider.Close()
+		if err := journals.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	start := func(from, to int) {
+		for i := from; i < to; i++ {
+			all.Go(func() {
+				in := inputOf(i, provider)
+				if result, err := engine.RunInput(ctx, &in); ctx.Err() == nil {
+					t.Errorf("Turn %d has ended: %+v, %v", i, result, err)
+				}
+			})
+		}
+		for i := from; i < to; i++ {
+			if !lines.Scan() {
+				t.Fatalf("%d Turns wait for the model, want %d: %v", i, to, lines.Err())
+			}
+		}
+	}
+	const first = 20 // they fill the caches that all share
+	start(0, first)
+	before := held()
+	start(first, first+waitingTurns)
+	took := (held() - before) / waitingTurns
+	t.Logf("%d bytes for each of %d Turns", took, waitingTurns)
+	if most := uint64(mostInEngine); took > most {
+		t.Errorf("a Turn that waits for its model takes %d bytes, and may take %d", took, most)
+	}
+}
