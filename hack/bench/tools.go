@@ -203,7 +203,7 @@ func (b *bench) measureHeld(ctx context.Context, p *running, g *gate, r *ToolsRe
 	})
 	group.Go(func() error {
 		start := time.Now()
-		if err := g.full(ctx, max(1, time.Duration(b.inFlight)/1000)*holdTimeout); err != nil {
+		if err := g.full(ctx, time.Duration(max(1, b.inFlight/1000))*holdTimeout); err != nil {
 			return err
 		}
 		r.UntilInFlightSeconds = time.Since(start).Seconds()
