@@ -231,8 +231,13 @@ vulncheck: ## Look for known vulnerabilities in the code that is called. VULNDB=
 
 .PHONY: helm-lint
 helm-lint: ## Check the chart.
+	@bash hack/chart/version.sh check
 	$(HELM) lint --strict charts/capstan
 	@$(HELM) template capstan charts/capstan --kube-version 1.37.0 --namespace capstan-system >/dev/null
+
+.PHONY: chart-version
+chart-version: ## Raise the chart's version, as each change of the chart must.
+	@bash hack/chart/version.sh bump
 
 .PHONY: install
 install: ## Install the CRDs into the cluster of your kubectl.
@@ -247,8 +252,8 @@ deploy: ## Install CRDs and the manager (image IMG) into the cluster of your kub
 	$(KUBECTL) kustomize config/default | sed 's|capstan-dev/capstan:0.1.0|$(IMG)|' | $(KUBECTL) apply --server-side -f -
 
 .PHONY: undeploy
-undeploy: ## Remove the manager and the CRDs.
-	$(KUBECTL) delete --ignore-not-found -k config/default
+undeploy: ## Remove the manager, its roles and policies. CRDs, Turns and the journal stay. ALL=1 deletes these as well: all objects of capstan.dev, and the namespace capstan-system.
+	$(KUBECTL) kustomize config/default | $(if $(filter 1,$(ALL)),cat,awk -f hack/undeploy.awk) | $(KUBECTL) delete --ignore-not-found -f -
 
 .PHONY: clean
 clean: ## Remove what was built here. The control plane stays in your cache folder.

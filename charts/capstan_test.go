@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,10 +15,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -38,6 +41,7 @@ const kubeVersion = "1.37.0"
 // Programs that the tests run; TestMain sets them.
 var (
 	helmPath    string // $HELM, or built from hack/tools/helm
+	renderer    *rendering
 	assetsPath  string // etcd, kube-apiserver and kubectl, from hack/controlplane
 	kubectlPath string
 )
@@ -65,6 +69,14 @@ func withTools(ctx context.Context, run func() int) (code int, err error) {
 			return 0, fmt.Errorf("failed to build helm (set HELM to a program to use another): %w", err)
 		}
 	}
+	program := filepath.Join(dir, "render")
+	if _, err := output(ctx, "go", "-C", "../hack/tools/helm", "build", "-o", program, "./render"); err != nil {
+		return 0, fmt.Errorf("failed to build the renderer of charts: %w", err)
+	}
+	if renderer, err = startRendering(ctx, program); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, renderer.stop()) }()
 	assets, err := output(ctx, "bash", "../hack/controlplane/get.sh")
 	if err != nil {
 		return 0, fmt.Errorf("failed to get kubectl and the control plane: %w", err)
@@ -85,13 +97,69 @@ func output(ctx context.Context, program string, args ...string) ([]byte, error)
 	return stdout.Bytes(), nil
 }
 
-// template renders the chart as release capstan in namespace capstan-system, each of values given by --set.
-func template(ctx context.Context, values ...string) ([]byte, error) {
-	args := []string{"template", "capstan", "capstan", "--namespace", "capstan-system", "--kube-version", kubeVersion}
-	for _, value := range values {
-		args = append(args, "--set", value)
+// rendering renders charts as helm template does, in one process: helm takes longer to start than to render.
+type rendering struct {
+	mu    sync.Mutex
+	in    *json.Encoder
+	out   *json.Decoder
+	close func() error
+	// known are the answers that there were.
+	known map[string]answer
+}
+
+// request and answer are those of hack/tools/helm/render.
+type request struct {
+	Chart, Release, Namespace, KubeVersion, Earlier string
+	Set                                             []string
+}
+
+type answer struct{ Manifest, Notes, Error string }
+
+func startRendering(ctx context.Context, program string) (*rendering, error) {
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
 	}
-	return output(ctx, helmPath, args...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("failed to start the renderer of charts: %w", err)
+	}
+	return &rendering{
+		in: json.NewEncoder(in), out: json.NewDecoder(out), known: map[string]answer{},
+		close: func() error { return errors.Join(in.Close(), cmd.Wait()) },
+	}, nil
+}
+
+func (r *rendering) stop() error { return r.close() }
+
+// template renders the chart as release capstan in namespace capstan-system, each of values given by --set.
+func template(_ context.Context, values ...string) ([]byte, error) {
+	return templateOver("", values...)
+}
+
+// templateOver does so over the values.yaml of an earlier chart, as helm upgrade --reuse-values does.
+func templateOver(earlier string, values ...string) ([]byte, error) {
+	r := renderer
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := strings.Join(append([]string{earlier}, values...), "\x00")
+	a, ok := r.known[key]
+	if !ok {
+		all := request{Chart: "capstan", Release: "capstan", Namespace: "capstan-system", KubeVersion: kubeVersion, Earlier: earlier, Set: values}
+		if err := errors.Join(r.in.Encode(all), r.out.Decode(&a)); err != nil {
+			return nil, fmt.Errorf("failed to render: %w", err)
+		}
+		r.known[key] = a
+	}
+	if a.Error != "" {
+		return nil, errors.New(a.Error)
+	}
+	return []byte(a.Manifest), nil
 }
 
 // renderChart returns the objects of the chart with these values, without its hooks.
@@ -135,7 +203,7 @@ func decode(t *testing.T, manifest []byte) []runtime.Object {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, apiextensionsv1.AddToScheme,
+		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, apiextensionsv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
@@ -159,8 +227,8 @@ func decode(t *testing.T, manifest []byte) []runtime.Object {
 		if len(raw.Object) == 0 {
 			continue
 		}
-		// The Prometheus operator's types are no dependency of ours.
-		if raw.GetKind() == "ServiceMonitor" || raw.GetKind() == "PrometheusRule" {
+		// The types of the Prometheus operator and of KEDA are no dependency of ours.
+		if slices.Contains([]string{"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}, raw.GetKind()) {
 			objects = append(objects, &raw)
 			continue
 		}

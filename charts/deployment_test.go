@@ -333,7 +333,10 @@ func TestAlerts(t *testing.T) {
 			t.Errorf("%s looks at %q, want metrics of Capstan", fields["alert"], expr)
 		}
 	}
-	want := []string{"CapstanJournalsNearQuota", "CapstanNamespaceNearJournalQuota", "CapstanJournalsLost", "CapstanTurnsQueue"}
+	want := []string{
+		"CapstanDown", "CapstanJournalsNearQuota", "CapstanNamespaceNearJournalQuota", "CapstanJournalsLost", "CapstanTurnsQueue", "CapstanTurnsWaitLong",
+		"CapstanTurnsCannotStart", "CapstanTurnsFail", "CapstanClockDiffers",
+	}
 	if diff := cmp.Diff(want, alerts); diff != "" {
 		t.Errorf("alerts: -want +got:\n%s", diff)
 	}

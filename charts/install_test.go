@@ -212,4 +212,18 @@ func TestInstallOnAnAPIServer(t *testing.T) {
 	c.check(t, "capstan-manager", inOwnNamespace)
 	c.check(t, "capstan-manager", inServedNamespace)
 	c.checkPolicy(t, "capstan-manager", "capstan-toolapprovals")
+
+	// make undeploy keeps the definitions, the Turns and their journal.
+	if _, err := output(t.Context(), "make", "-C", "..", "undeploy", "KUBECTL="+kubectlPath+" --kubeconfig "+c.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	for query, want := range map[string]string{
+		"turns -n default": "turn.capstan.dev/sample", "pvc -n capstan-system": "persistentvolumeclaim/capstan-data", "deployments -n capstan-system": "", "namespace capstan-system": "namespace/capstan-system",
+		"clusterroles -l app.kubernetes.io/name=capstan": "",
+	} {
+		got := c.run(t, kubectlPath, append([]string{"get", "-o", "name"}, strings.Fields(query)...)...)
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("kubectl get %s after make undeploy = %q, want %q", query, got, want)
+		}
+	}
 }

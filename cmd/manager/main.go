@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	_ "time/tzdata" // an image has no time zones
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
 	"k8s.io/client-go/kubernetes"
@@ -29,14 +30,21 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	if err := command().Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "manager:", err)
+	var o manager.Options
+	cmd := command(&o)
+	if err := cmd.Execute(); err != nil {
+		_ = manager.FromEnvironment(cmd.Flags(), os.LookupEnv) // a flag may be what is wrong, before the environment was read
+		logger(&o).Error(err, "Failed")
 		os.Exit(1)
 	}
 }
 
-func command() *cobra.Command {
-	var o manager.Options
+// logger logs in the format and at the level that are chosen.
+func logger(o *manager.Options) logr.Logger {
+	return zap.New(zap.UseDevMode(o.LogFormat == "console"), zap.Level(level(o.LogLevel)), zap.StacktraceLevel(zapcore.PanicLevel))
+}
+
+func command(o *manager.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "manager",
 		Short: "Run Capstan's controllers and executor",
@@ -68,15 +76,15 @@ Every flag can be set by an environment variable instead: CAPSTAN_ and the flag'
 				return err
 			}
 			limit.Apply()
-			log := zap.New(zap.UseDevMode(o.LogFormat == "console"), zap.Level(level(o.LogLevel)), zap.StacktraceLevel(zapcore.PanicLevel))
-			ctrl.SetLogger(log)
+			log := logger(o)
+			ctrl.SetLogger(log.V(1)) // the library's own parts, of which errors count
 			klog.SetLogger(log)
 			cfg, err := o.RESTConfig()
 			if err != nil {
 				return fmt.Errorf("found no cluster to work with: give --kubeconfig, or run in a Pod: %w", err)
 			}
 			cfg.UserAgent = "capstan-manager/" + version
-			return manager.Run(ctrl.SetupSignalHandler(), o, cfg, log)
+			return manager.Run(ctrl.SetupSignalHandler(), *o, cfg, log)
 		},
 	}
 	o.AddFlags(cmd.Flags())

@@ -5,7 +5,9 @@
 //   - the rules of the ClusterRole and of the Role in config/rbac/role.yaml to charts/capstan/files, where the chart's
 //     templates put them into the Roles that its values ask for;
 //   - the policies in config/policy and the roles of people in config/rbac, byte for byte, to charts/capstan/files, where templates
-//     take their specs and rules.
+//     take their specs and rules;
+//   - the defaults of charts/capstan/values.yaml to charts/capstan/files, where a template takes those that an upgrade with --reuse-values
+//     lacks, and with their comments to the table of values in charts/capstan/README.md.
 //
 // Run it from the root of the repository: go run ./hack/chart. Running it again changes nothing.
 package main
@@ -58,6 +60,9 @@ func sync(root string) error {
 		return err
 	}
 	if err := syncRules(root); err != nil {
+		return err
+	}
+	if err := syncValues(root); err != nil {
 		return err
 	}
 	for source, target := range copied {

@@ -22,6 +22,9 @@ func repository(t *testing.T, roles string, crds map[string]string) string {
 	for source := range copied {
 		put(t, filepath.Join(root, source), policy)
 	}
+	put(t, filepath.Join(root, valuesSource), "# How many Pods.\nreplicas: 1\n")
+	put(t, filepath.Join(root, schemaSource), `{"properties": {"replicas": {"type": "integer"}}}`)
+	put(t, filepath.Join(root, readmeTarget), "Before\n\n"+tableHead+"| old |\n\nAfter\n")
 	for name, text := range crds {
 		put(t, filepath.Join(root, crdSource, name), text)
 	}
@@ -117,5 +120,46 @@ func TestSyncRefuses(t *testing.T) {
 				t.Errorf("sync = %v, want an error with %q: %s", err, tc.want, tc.reason)
 			}
 		})
+	}
+}
+
+func TestValuesBecomeATableAndDefaults(t *testing.T) {
+	root := repository(t, clusterRole+"---\n"+role, map[string]string{"turns.yaml": "kind: CustomResourceDefinition\n"})
+	put(t, filepath.Join(root, valuesSource), `# Of the file.
+
+# How many
+# Pods.
+replicas: 2
+# What a | group is.
+image:
+  # Its tag.
+  tag: ""
+# The user's own.
+labels: {a: "1"}
+# Null lets the platform choose.
+user: 65532
+# Kubernetes' own.
+resources:
+  limits:
+    memory: 1Gi
+`)
+	put(t, filepath.Join(root, schemaSource), `{"definitions": {"group": {"properties": {"tag": {"type": "string"}}}, "resources": {"properties": {"limits": {}}}},
+		"properties": {"replicas": {}, "image": {"$ref": "#/definitions/group"}, "labels": {"type": "object"}, "user": {"type": ["integer", "null"]},
+		"resources": {"properties": {"limits": {"type": "object"}}}}}`)
+	for range 2 { // the second run must find nothing to do
+		if err := sync(root); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := "Before\n\n" + tableHead + "| `replicas` | `2` | How many Pods. |\n| `image` |  | What a \\| group is. |\n| `image.tag` | `\"\"` | Its tag. |\n" +
+		"| `labels` | `{a: \"1\"}` | The user's own. |\n| `user` | `65532` | Null lets the platform choose. |\n| `resources` | `{limits: {memory: 1Gi}}` | Kubernetes' own. |\n\nAfter\n"
+	if got := get(t, filepath.Join(root, readmeTarget)); got != want {
+		t.Errorf("README = %q\nwant %q", got, want)
+	}
+	defaults := get(t, filepath.Join(root, defaultsTarget))
+	for text, isThere := range map[string]bool{"- replicas": true, "- tag": true, "- user": false, "- limits": false, "memory: 1Gi": true, "a: \"1\"": true} {
+		if strings.Contains(defaults, text) != isThere {
+			t.Errorf("defaults = %s\nhave %q: %t, want %t", defaults, text, !isThere, isThere)
+		}
 	}
 }

@@ -93,9 +93,14 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	return ctrl.Result{RequeueAfter: left}, nil
 }
 
-// leaseKept is how long the Lease of an executor that is gone is kept, for people who look for it. Pods have a new name each,
-// so that their Leases would pile up.
-const leaseKept = time.Hour
+// How long the Lease of an executor that is gone is kept. Pods have a new name each, so that their Leases would pile up.
+const (
+	// leaseKept is the time for a Lease that alone knows the position of its store: a copy of the store that is restored meanwhile is
+	// compared with it.
+	leaseKept = time.Hour
+	// coveredLeaseKept is the time for one whose position another executor has reached, for people who look for it.
+	coveredLeaseKept = 5 * time.Minute
+)
 
 // liveTimeout bounds the look at a Lease that seems to have run out.
 const liveTimeout = 5 * time.Second
@@ -130,14 +135,46 @@ func (r *ExecutorReconciler) bury(ctx context.Context, name string, lease *coord
 	if err := r.lost(ctx, name); err != nil {
 		return ctrl.Result{}, err
 	}
-	if left := leaseKept - r.leases.unchanged(lease, r.Now()); left > 0 {
-		return ctrl.Result{RequeueAfter: left}, nil
+	kept, err := r.keeps(ctx, lease)
+	if err != nil {
+		return ctrl.Result{}, err
 	}
-	err := r.Client.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion})
+	unchanged := r.leases.unchanged(lease, r.Now())
+	switch {
+	case unchanged < coveredLeaseKept:
+		return ctrl.Result{RequeueAfter: coveredLeaseKept - unchanged}, nil
+	case unchanged < kept: // an executor that covers it may appear at any time
+		return ctrl.Result{RequeueAfter: min(coveredLeaseKept, kept-unchanged)}, nil
+	}
+	err = r.Client.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion})
 	if apierrors.IsConflict(err) { // it was renewed after all, and the watch tells
 		return ctrl.Result{}, nil
 	}
 	return ctrl.Result{}, client.IgnoreNotFound(err)
+}
+
+// keeps returns how long the Lease of an executor that is gone is kept.
+func (r *ExecutorReconciler) keeps(ctx context.Context, lease *coordinationv1.Lease) (time.Duration, error) {
+	all, err := r.list(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("failed to list the leases of executors: %w", err)
+	}
+	for i := range all {
+		if l := &all[i]; l.Name != lease.Name && covers(l, lease) {
+			if left, trusted := r.leases.look(l, r.Now()); left > 0 && trusted {
+				return coveredLeaseKept, nil
+			}
+		}
+	}
+	return leaseKept, nil
+}
+
+// covers reports whether a Lease has the position of the store of another one, or a later one.
+func covers(l, other *coordinationv1.Lease) bool {
+	id := other.Annotations[executor.StoreAnnotation]
+	was, errWas := strconv.ParseInt(other.Annotations[executor.PositionAnnotation], 10, 64)
+	is, errIs := strconv.ParseInt(l.Annotations[executor.PositionAnnotation], 10, 64)
+	return id != "" && l.Annotations[executor.StoreAnnotation] == id && errWas == nil && errIs == nil && is >= was
 }
 
 // start sees, once, the Leases that there are before anything happens to them. Only a leader gets here.

@@ -104,7 +104,7 @@ func TestALeaseThatSeemsToHaveRunOut(t *testing.T) {
 		lives  bool
 		again  time.Duration
 	}{
-		"unchanged": {"nobody has renewed it", 15 * time.Second, nil, false, leaseKept - 15*time.Second},
+		"unchanged": {"nobody has renewed it", 15 * time.Second, nil, false, coveredLeaseKept - 15*time.Second},
 		"renewed":   {"the watch was cut off", 15 * time.Second, renew, true, 15 * time.Second},
 		"paused":    {"this process was, and the executor was not", leaseKept, renew, true, 15 * time.Second},
 		"no answer": {"nobody is judged", 15 * time.Second, func(_ *testing.T, w *watched, _ *coordinationv1.Lease) { w.away = true }, true, liveTimeout},

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,7 +52,7 @@ func TestExecutorsComeAndGo(t *testing.T) {
 	change(func() { lease.Annotations[executor.CapacityAnnotation] = "4" })
 	look("one that takes more Turns is, and who waited has a slot already", 15*time.Second, "lost-turn")
 	clock = clock.Add(15 * time.Second)
-	look("a Lease that has run out frees its Turns, and is kept for a while", leaseKept-15*time.Second, "other-turn")
+	look("a Lease that has run out frees its Turns, and is kept for a while", coveredLeaseKept-15*time.Second, "other-turn")
 	if lives, err := b.executors.lives(t.Context(), "self"); !lives || err != nil {
 		t.Errorf("this process lives whatever its Lease says: %t, %v", lives, err)
 	}
@@ -121,5 +122,62 @@ func TestWhoLeadsAloneKnowsThatAllOthersAreGone(t *testing.T) {
 	}
 	if got := b.turn(t, "one").BoundTo(); got != "self" {
 		t.Errorf("the Turn is bound to %q, want this process at once", got)
+	}
+}
+
+// TestLeasesOfDeadExecutorsDisappear within minutes where another executor has reached the position of their store. The last one that knows the
+// position stays longer: a copy of the store that is restored is compared with it.
+func TestLeasesOfDeadExecutorsDisappear(t *testing.T) {
+	in := func(name, store, position string) *coordinationv1.Lease {
+		l := leaseOf(name, 1, now)
+		l.Annotations[executor.StoreAnnotation], l.Annotations[executor.PositionAnnotation] = store, position
+		return l
+	}
+	for name, tc := range map[string]struct {
+		self, dead *coordinationv1.Lease
+		gone       bool
+	}{
+		"the same store":         {in("self", "a", "10"), in("dead", "a", "10"), true},
+		"a later position":       {in("self", "a", "11"), in("dead", "a", "9"), true},
+		"an earlier position":    {in("self", "a", "9"), in("dead", "a", "10"), false},
+		"another store":          {in("self", "b", "11"), in("dead", "a", "10"), false},
+		"no store is known":      {in("self", "", ""), in("dead", "", ""), false},
+		"a position that is not": {in("self", "a", "many"), in("dead", "a", "few"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, interceptor.Funcs{}, tc.self, tc.dead)
+			clock := now
+			b.executors.Now = func() time.Time { return clock }
+			looks := func(after time.Duration) {
+				t.Helper()
+				clock = clock.Add(after)
+				tc.self.Spec.RenewTime = new(metav1.NewMicroTime(clock))
+				if err := b.client.Update(t.Context(), tc.self); err != nil {
+					t.Fatal(err)
+				}
+				for _, l := range []*coordinationv1.Lease{tc.self, tc.dead} {
+					if _, err := b.executors.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(l)}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			isGone := func() bool {
+				err := b.client.Get(t.Context(), client.ObjectKeyFromObject(tc.dead), &coordinationv1.Lease{})
+				return apierrors.IsNotFound(err)
+			}
+			looks(0)
+			looks(time.Minute)
+			if isGone() {
+				t.Fatal("the Lease is gone after a minute, before people could look for it")
+			}
+			looks(coveredLeaseKept - time.Minute)
+			if isGone() != tc.gone {
+				t.Errorf("after %s the Lease is gone: %t, want %t", coveredLeaseKept, isGone(), tc.gone)
+			}
+			looks(leaseKept - coveredLeaseKept)
+			if !isGone() {
+				t.Errorf("after %s the Lease is still there", leaseKept)
+			}
+		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -111,6 +112,15 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		}
 		return err
 	}
+	if err := awaitDefinitions(ctx, p.clientset.Discovery(), log); err != nil {
+		if ctx.Err() != nil {
+			return nil // a start that was cut short by the stop has not failed
+		}
+		return err
+	}
+	if err := checkWatched(ctx, p.clientset, o.WatchNamespaces, log); err != nil {
+		return err
+	}
 	if p.manager, err = newManager(o, p.config, leader, p.access, log); err != nil {
 		return err
 	}
@@ -131,7 +141,10 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		return err
 	}
 	defer probes.Close()
-	for name, h := range map[string]*health{"store": storeHealth(p.store, p.identity, log), "apiserver": apiHealth(p.clientset, o.Namespace, log)} {
+	for name, h := range map[string]*health{
+		"store": storeHealth(p.store, p.identity, log), "apiserver": apiHealth(p.clientset, o.Namespace, log),
+		"crds": definitionsHealth(p.clientset.Discovery(), log),
+	} {
 		probes.checks[name] = h.ready
 		if err := p.manager.Add(h); err != nil {
 			return err
@@ -171,7 +184,8 @@ func newManager(o Options, cfg *rest.Config, leader *leaderLock, guard *access.G
 	}
 	stop := o.grace() + o.grace()/5 + 5*time.Second
 	options := ctrl.Options{
-		Scheme: scheme, Logger: log,
+		// What the library says of its own parts, dozens of lines at each start, is for those who debug it. Errors are shown at any level.
+		Scheme: scheme, Logger: log.V(1),
 		Metrics:                       served,
 		HealthProbeBindAddress:        "0", // see probes
 		LeaderElection:                leader != nil,
@@ -233,6 +247,24 @@ func checkNamespace(ctx context.Context, leases kubernetes.Interface, namespace 
 	}
 	if err != nil {
 		return fmt.Errorf("failed to try to create a Lease in --namespace %q: %w", namespace, err)
+	}
+	return nil
+}
+
+// checkWatched fails if the manager has no rights in a namespace of --watch-namespaces, as where the chart's Roles are missing: its cache
+// would never be filled. A namespace that does not exist is said, and may be created later. It asks by what it may do anyway, the
+// creation of an Event, of which nothing stays.
+func checkWatched(ctx context.Context, clients kubernetes.Interface, namespaces []string, log logr.Logger) error {
+	for _, ns := range namespaces {
+		_, err := clients.EventsV1().Events(ns).Create(ctx, &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "capstan-probe-"}},
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		switch {
+		case apierrors.IsNotFound(err):
+			log.Info("Warning: a namespace of --watch-namespaces does not exist: create it, or leave it out; until then nothing is served in it", "namespace", ns)
+		case apierrors.IsForbidden(err):
+			return fmt.Errorf("--watch-namespaces: namespace %q does not exist, or the manager has no rights in it: "+
+				"create the namespace, and then its Role and RoleBinding (with the chart by helm upgrade), or leave it out: %w", ns, err)
+		}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package controller_test
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/gexec"
+	"k8s.io/client-go/rest"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
@@ -18,11 +20,7 @@ import (
 
 var _ = Describe("A manager process that is killed", func() {
 	It("takes its Turns up again when it is started under the same name", func(ctx SpecContext) {
-		program := filepath.Join(GinkgoT().TempDir(), "manager")
-		build, err := gexec.Start(exec.CommandContext(ctx, "go", "build", "-o", program, "../../cmd/manager"), GinkgoWriter, GinkgoWriter)
-		Expect(err).NotTo(HaveOccurred())
-		Eventually(build).WithTimeout(4*patience).Should(gexec.Exit(0), "the manager must build")
-
+		program := buildManager(ctx)
 		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 4000}}]`)
 		o := s.options()
 		s.create(ctx, s.basics()...)
@@ -46,16 +44,88 @@ var _ = Describe("A manager process that is killed", func() {
 	}, SpecTimeout(6*patience))
 })
 
+var _ = Describe("The log of a manager process", func() {
+	// kubeconfig writes the file by which the process finds the API server.
+	kubeconfig := func() string {
+		GinkgoHelper()
+		path := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
+		Expect(os.WriteFile(path, controlPlane.KubeConfig, 0o600)).To(Succeed())
+		return path
+	}
+	It("has at most five lines at the start, and a fatal error in its own format", func(ctx SpecContext) {
+		program := buildManager(ctx)
+		s := newStage(ctx, ``)
+		s.create(ctx, s.basics()...)
+		process := startProcess(ctx, program, s.options(), "--leader-elect", "--read-bind-address", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0",
+			"--health-probe-bind-address", "127.0.0.1:0")
+		s.create(ctx, newTurns(1)...)
+		s.allReach(ctx, 1, v1alpha1.TurnReasonCompleted)
+		Eventually(process.Interrupt()).Should(gexec.Exit(0))
+		started, _, _ := strings.Cut(string(process.Err.Contents()), `"msg":"Stopping"`)
+		lines := strings.Split(strings.TrimSpace(started), "\n")
+		Expect(len(lines)-1).To(BeNumerically("<=", 5), "what is said before the manager stops:\n%s", started)
+		Expect(started).To(ContainSubstring(`"msg":"Starting"`))
+
+		fails := func(args ...string) string {
+			GinkgoHelper()
+			session, err := gexec.Start(exec.CommandContext(ctx, program, args...), GinkgoWriter, GinkgoWriter)
+			Expect(err).NotTo(HaveOccurred())
+			Eventually(session).WithTimeout(patience).Should(gexec.Exit(1))
+			said := strings.TrimSpace(string(session.Err.Contents()))
+			return said[strings.LastIndex(said, "\n")+1:]
+		}
+		absent := []string{"--kubeconfig", kubeconfig(), "--data-dir", GinkgoT().TempDir(), "--namespace", "absent", "--health-probe-bind-address", "0", "--metrics-bind-address", "0"}
+		for name, args := range map[string][]string{"the cluster": absent, "an option": {"--log-level", "loud"}, "a flag": {"--no-such-flag"}} {
+			var line struct{ Level, Msg, Error string }
+			said := fails(args...)
+			Expect(json.Unmarshal([]byte(said), &line)).To(Succeed(), "%s: %s", name, said)
+			Expect(line.Level).To(Equal("error"), name)
+			Expect(line.Error).NotTo(BeEmpty(), name)
+		}
+		Expect(fails(append(absent, "--log-format", "console")...)).To(And(ContainSubstring("ERROR"), ContainSubstring(`does not exist in the cluster`), Not(HavePrefix("{"))))
+	}, SpecTimeout(6*patience))
+})
+
+var _ = Describe("A manager without rights in a namespace that it is to watch", func() {
+	It("says which namespace that is, and what to do", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		nobody := rest.CopyConfig(apiConfig)
+		nobody.Impersonate = rest.ImpersonationConfig{UserName: "nobody", Groups: []string{"system:authenticated"}}
+		err := manager.Run(ctx, s.options(func(o *manager.Options) { o.WatchNamespaces = []string{"no-such-namespace"} }), nobody, (&logs{}).logger())
+		Expect(err).To(MatchError(ContainSubstring(`--watch-namespaces: namespace "no-such-namespace" does not exist, or the manager has no rights in it: create the namespace`)))
+	}, SpecTimeout(patience))
+
+	It("warns of one that does not exist and may be created later", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		m := s.run(func(o *manager.Options) { o.WatchNamespaces = append(o.WatchNamespaces, "no-such-namespace") })
+		Eventually(m.logs.String).Should(ContainSubstring("a namespace of --watch-namespaces does not exist"))
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurns(1)...)
+		s.allReach(ctx, 1, v1alpha1.TurnReasonCompleted)
+	}, SpecTimeout(patience))
+})
+
+// buildManager builds the manager and returns the path of the program.
+func buildManager(ctx SpecContext) string {
+	GinkgoHelper()
+	program := filepath.Join(GinkgoT().TempDir(), "manager")
+	build, err := gexec.Start(exec.CommandContext(ctx, "go", "build", "-o", program, "../../cmd/manager"), GinkgoWriter, GinkgoWriter)
+	Expect(err).NotTo(HaveOccurred())
+	Eventually(build).WithTimeout(4*patience).Should(gexec.Exit(0), "the manager must build")
+	return program
+}
+
 // startProcess starts a manager as a process; the end of the spec kills it.
-func startProcess(ctx SpecContext, program string, o manager.Options) *gexec.Session {
+func startProcess(ctx SpecContext, program string, o manager.Options, more ...string) *gexec.Session {
 	GinkgoHelper()
 	kubeconfig := filepath.Join(o.DataDir, "kubeconfig")
 	Expect(os.WriteFile(kubeconfig, controlPlane.KubeConfig, 0o600)).To(Succeed())
-	cmd := exec.CommandContext(ctx, program,
+	cmd := exec.CommandContext(ctx, program, append([]string{
 		"--kubeconfig", kubeconfig, "--data-dir", o.DataDir, "--namespace", o.Namespace, "--executor-name", o.ExecutorName,
 		"--watch-namespaces", o.Namespace, "--metrics-bind-address", "0", "--read-bind-address", "0", "--health-probe-bind-address", "0",
 		"--probe-interval-seconds", strconv.Itoa(o.ProbeIntervalSeconds), "--shutdown-grace-seconds", "5",
-		"--tool-allow-cidrs", strings.Join(o.ToolAllowCIDRs, ","))
+		"--tool-allow-cidrs", strings.Join(o.ToolAllowCIDRs, ","),
+	}, more...)...)
 	session, err := gexec.Start(cmd, GinkgoWriter, GinkgoWriter)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() { Eventually(session.Kill()).Should(gexec.Exit()) })

@@ -12,7 +12,9 @@ metadata:
   labels:
     {{- merge (dict "app.kubernetes.io/component" $.component) (include "capstan.labels" . | fromYaml) | toYaml | nindent 4 }}
 spec:
+  {{- if not (kindIs "invalid" $.replicas) }}
   replicas: {{ int $.replicas }}
+  {{- end }}
   selector:
     matchLabels:
       {{- merge (dict "app.kubernetes.io/component" $.component) (include "capstan.selectorLabels" . | fromYaml) | toYaml | nindent 6 }}
@@ -37,7 +39,7 @@ spec:
       serviceAccountName: {{ include "capstan.serviceAccountName" . }}
       automountServiceAccountToken: true
       enableServiceLinks: false
-      terminationGracePeriodSeconds: {{ int .Values.terminationGracePeriodSeconds }}
+      terminationGracePeriodSeconds: {{ include "capstan.terminationGracePeriodSeconds" . }}
       {{- with .Values.imagePullSecrets }}
       imagePullSecrets:
         {{- toYaml . | nindent 8 }}
@@ -80,6 +82,13 @@ spec:
         - --journal-retention={{ .Values.journalRetention }}
         - --max-running-turns-per-namespace={{ if kindIs "string" .Values.maxRunningTurnsPerNamespace }}{{ .Values.maxRunningTurnsPerNamespace }}{{ else }}{{ int .Values.maxRunningTurnsPerNamespace }}{{ end }}
         - --max-queued-turns-per-namespace={{ int .Values.maxQueuedTurnsPerNamespace }}
+        {{- end }}
+        {{- with .Values.limits }}
+        {{- $limits := list }}
+        {{- range $name, $most := . }}
+        {{- $limits = append $limits (printf "%s=%s" $name (ternary $most (int64 $most | toString) (kindIs "string" $most))) }}
+        {{- end }}
+        - --limits={{ join "," $limits }}
         {{- end }}
         {{- with .Values.journalQuota.total }}
         - --journal-quota={{ . }}
@@ -210,6 +219,9 @@ spec:
           mountPath: /etc/capstan/skills
           readOnly: true
         {{- end }}
+        {{- with .Values.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       volumes:
       {{- if not .Values.store.url }}
       - name: data
@@ -262,6 +274,9 @@ spec:
           items:
           - key: skills.yaml
             path: skills.yaml
+      {{- end }}
+      {{- with .Values.extraVolumes }}
+      {{- toYaml . | nindent 6 }}
       {{- end }}
       {{- with .Values.nodeSelector }}
       nodeSelector:

@@ -112,6 +112,15 @@ capstan-toolapprovals
     - fd00:ec2::23/128
 {{- end -}}
 
+{{/*
+Seconds until a stopping Pod is killed: terminationGracePeriodSeconds, but never before its Turns are handed back. That takes up to a fifth of
+the grace period of runs more, at least a second; giving the Leases up takes a few seconds.
+*/}}
+{{- define "capstan.terminationGracePeriodSeconds" -}}
+{{- $grace := int .Values.shutdownGraceSeconds -}}
+{{- max (int .Values.terminationGracePeriodSeconds) (add $grace (max 1 (div $grace 5)) 5) -}}
+{{- end -}}
+
 {{/* The ServiceAccount as the subject of a binding. */}}
 {{- define "capstan.subjects" -}}
 subjects:
@@ -136,11 +145,6 @@ subjects:
 {{- if and (not $v.leaderElection.enabled) (not (include "capstan.persistent" .)) -}}
 {{- fail "leaderElection.enabled must be true with store.url or an emptyDir: an upgrade then runs an old and a new Pod side by side" -}}
 {{- end -}}
-{{- /* Handing back takes up to a fifth of the grace period more, at least a second; giving the Leases up a few seconds. */ -}}
-{{- $needed := add (int $v.shutdownGraceSeconds) (max 1 (div (int $v.shutdownGraceSeconds) 5)) 5 -}}
-{{- if gt (int $needed) (int $v.terminationGracePeriodSeconds) -}}
-{{- fail (printf "terminationGracePeriodSeconds must be at least %d for shutdownGraceSeconds %d, or the Pod is killed before its Turns are handed back, got %d" (int $needed) (int $v.shutdownGraceSeconds) (int $v.terminationGracePeriodSeconds)) -}}
-{{- end -}}
 {{- if and $v.metrics.enabled (eq (int $v.metrics.port) (int $v.health.port)) -}}
 {{- fail (printf "metrics.port and health.port must differ, got %d for both" (int $v.health.port)) -}}
 {{- end -}}
@@ -149,6 +153,28 @@ subjects:
 {{- end -}}
 {{- if and $v.metrics.prometheusRule.enabled (not $v.metrics.enabled) -}}
 {{- fail "metrics.prometheusRule.enabled needs metrics.enabled: its alerts would have no metrics" -}}
+{{- end -}}
+{{- if and $v.metrics.podMonitor.enabled (not $v.metrics.enabled) -}}
+{{- fail "metrics.podMonitor.enabled needs metrics.enabled: there would be nothing to scrape" -}}
+{{- end -}}
+{{- if and $v.metrics.podMonitor.enabled $v.metrics.serviceMonitor.enabled -}}
+{{- fail "metrics.podMonitor.enabled and metrics.serviceMonitor.enabled exclude each other: every Pod would be scraped twice" -}}
+{{- end -}}
+{{- if and $v.metrics.dashboard.enabled (not $v.metrics.enabled) -}}
+{{- fail "metrics.dashboard.enabled needs metrics.enabled: it would show nothing" -}}
+{{- end -}}
+{{- with $v.executor.autoscaling -}}
+{{- if .enabled -}}
+{{- if not (and $v.executor.separate $v.metrics.enabled) -}}
+{{- fail "executor.autoscaling.enabled needs executor.separate and metrics.enabled: it scales executors by what they measure" -}}
+{{- end -}}
+{{- if gt (int .minReplicas) (int .maxReplicas) -}}
+{{- fail (printf "executor.autoscaling.minReplicas must be at most maxReplicas, got %d and %d" (int .minReplicas) (int .maxReplicas)) -}}
+{{- end -}}
+{{- if and (eq .kind "KEDA") (not .prometheusAddress) -}}
+{{- fail "executor.autoscaling.prometheusAddress must be set for KEDA: the URL of your Prometheus" -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- if and $v.metrics.readers (not (and $v.rbac.create $v.metrics.enabled)) -}}
 {{- fail "metrics.readers needs metrics.enabled and rbac.create: bind them to a role of yours otherwise" -}}

@@ -1,0 +1,71 @@
+package charts_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+)
+
+// TestUpgradeReusesTheValuesOfEveryEarlierChart: helm upgrade --reuse-values gives this chart the values of the chart before it, and none of its own
+// defaults. testdata/earlier has the values of each earlier chart.
+func TestUpgradeReusesTheValuesOfEveryEarlierChart(t *testing.T) {
+	files, err := filepath.Glob("testdata/earlier/*.yaml")
+	if err != nil || len(files) < 14 {
+		t.Fatalf("found %d earlier charts, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			values, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			manifest, err := templateOver(string(values))
+			if err != nil {
+				t.Fatal(err)
+			}
+			deployment := one[*appsv1.Deployment](t, decode(t, manifest))
+			for _, arg := range deployment.Spec.Template.Spec.Containers[0].Args {
+				if strings.HasSuffix(arg, "=") || strings.Contains(arg, "nil") {
+					t.Errorf("argument %q has no value", arg)
+				}
+			}
+			if got := *deployment.Spec.Template.Spec.TerminationGracePeriodSeconds; got < 35 {
+				t.Errorf("terminationGracePeriodSeconds = %d, want at least 35 for 25 seconds of grace", got)
+			}
+			// What such a release can turn on has its defaults, too.
+			if _, err := templateOver(string(values), "metrics.prometheusRule.enabled=true,metrics.podMonitor.enabled=true,metrics.dashboard.enabled=true",
+				"podDisruptionBudget.enabled=true,networkPolicy.enabled=true,uninstall.drain=true"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestNothingButNullIsReplaced by a default: neither what a user has set to the zero of its type, nor what a user has set to null on purpose.
+func TestNothingButNullIsReplaced(t *testing.T) {
+	data, err := os.ReadFile("capstan/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defaults, err := template(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := templateOver(string(data)); err != nil || string(again) != string(defaults) {
+		t.Errorf("the chart's own values, reused, render otherwise than its defaults (%v)", err)
+	}
+	zero, err := template(t.Context(), "networkPolicy.enabled=false,serviceAccount.annotations=null,maxQueuedTurnsPerNamespace=0,runAsUser=null,resources.limits=null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]bool{
+		"kind: NetworkPolicy": false, "--max-queued-turns-per-namespace=0": true, "runAsUser:": false, "memory: 512Mi": false, "memory: 128Mi": true,
+	} {
+		if got := strings.Contains(string(zero), text); got != want {
+			t.Errorf("the manifest has %q: %t, want %t", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# version.sh check: fails if the chart differs from what it was when its version last changed.
+# version.sh bump: raises the last number of the version, and keeps the values of the version before for the tests of upgrades.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+chart=charts/capstan
+version=$(sed -n 's/^version: //p' $chart/Chart.yaml)
+
+case ${1:-} in
+check)
+  [ "$(git show HEAD:$chart/Chart.yaml 2>/dev/null | sed -n 's/^version: //p')" = "$version" ] || exit 0 # it changes with the next commit
+  since=$(git log -1 --format=%H -G '^version: ' -- $chart/Chart.yaml)
+  if ! git diff --stat --exit-code "${since:-HEAD}" -- $chart; then
+    echo "version.sh: the chart has changed since it got the version $version: run 'bash hack/chart/version.sh bump'" >&2
+    exit 1
+  fi
+  ;;
+bump)
+  git show HEAD:$chart/values.yaml | sed -e '/^ *#/d' -e '/^$/d' >"charts/testdata/earlier/$version.yaml"
+  sed -i.bak "s/^version: .*/version: ${version%.*}.$((${version##*.} + 1))/" $chart/Chart.yaml
+  rm $chart/Chart.yaml.bak
+  grep '^version: ' $chart/Chart.yaml
+  ;;
+*)
+  echo "version.sh: want check or bump" >&2
+  exit 2
+  ;;
+esac

@@ -1,0 +1,68 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// kinds are the resources of capstan.dev, without which a manager can do nothing.
+var kinds = []string{"agents", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns"}
+
+// errNoDefinitions says that definitions are missing, and which.
+var errNoDefinitions = errors.New("install them with the chart (crds.install) or with make install")
+
+// definitionsHealth looks whether the definitions are there.
+func definitionsHealth(d discovery.DiscoveryInterface, log logr.Logger) *health {
+	return &health{of: "the installation of the custom resource definitions", meanwhile: "nothing can be read or written", log: log, check: func(ctx context.Context) error {
+		if err := checkDefinitions(ctx, d); errors.Is(err, errNoDefinitions) {
+			return err
+		}
+		return nil // without an answer the check of the API server fails
+	}}
+}
+
+// checkDefinitions returns an error that is errNoDefinitions if definitions of capstan.dev are missing. The API server tells everyone who has
+// logged in which kinds it serves.
+func checkDefinitions(ctx context.Context, d discovery.DiscoveryInterface) error {
+	var served metav1.APIResourceList
+	err := d.RESTClient().Get().AbsPath("apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version).Do(ctx).Into(&served)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("failed to look for the custom resource definitions: %w", err)
+	}
+	var missing []string
+	for _, kind := range kinds {
+		if !slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == kind }) {
+			missing = append(missing, kind+"."+v1alpha1.GroupVersion.Group)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("the cluster does not have the custom resource definitions %s: %w", strings.Join(missing, ", "), errNoDefinitions)
+	}
+	return nil
+}
+
+// awaitDefinitions waits until the definitions are there, as they may be installed beside the manager, for as long as for a store, and says so.
+func awaitDefinitions(ctx context.Context, d discovery.DiscoveryInterface, log logr.Logger) error {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		bounded, cancel := context.WithTimeout(ctx, apiTimeout)
+		defer cancel()
+		return struct{}{}, checkDefinitions(bounded, d)
+	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(storePatience), backoff.WithNotify(func(err error, wait time.Duration) {
+		log.Info("Waiting for the custom resource definitions", "cause", err.Error(), "in", wait.Round(time.Millisecond).String())
+	}))
+	return err
+}

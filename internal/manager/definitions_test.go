@@ -1,0 +1,78 @@
+package manager
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// serving is an API server that serves these resources of capstan.dev; nil for none, as without any definition.
+func serving(t *testing.T) (d discovery.DiscoveryInterface, resources *atomic.Pointer[[]string]) {
+	t.Helper()
+	resources = &atomic.Pointer[[]string]{}
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		now := resources.Load()
+		if now == nil {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: v1alpha1.GroupVersion.String()}
+		for _, name := range *now {
+			list.APIResources = append(list.APIResources, metav1.APIResource{Name: name}, metav1.APIResource{Name: name + "/status"})
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(list)
+	}))
+	t.Cleanup(web.Close)
+	d, err := discovery.NewDiscoveryClientForConfig(&rest.Config{Host: web.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, resources
+}
+
+func TestAManagerWithoutDefinitionsIsNotReady(t *testing.T) {
+	d, resources := serving(t)
+	h := definitionsHealth(d, logr.Discard())
+	expect := func(says string) {
+		t.Helper()
+		h.look(t.Context())
+		err := h.ready(nil)
+		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("ready = %v, want %q", err, says)
+		}
+	}
+	resources.Store(&kinds)
+	expect("")
+	resources.Store(nil)
+	expect("turns.capstan.dev: install them with the chart (crds.install) or with make install")
+	some := slices.DeleteFunc(slices.Clone(kinds), func(k string) bool { return k == "sessions" })
+	resources.Store(&some)
+	expect("definitions sessions.capstan.dev: install")
+	resources.Store(&kinds)
+	expect("")
+}
+
+func TestTheStartWaitsForDefinitions(t *testing.T) {
+	d, resources := serving(t)
+	var lines []string
+	log := funcr.New(func(_, args string) {
+		lines = append(lines, args)
+		resources.Store(&kinds) // once it was told, they are there
+	}, funcr.Options{})
+	if err := awaitDefinitions(t.Context(), d, log); err != nil || len(lines) != 1 || !strings.Contains(lines[0], "Waiting for the custom resource definitions") {
+		t.Errorf("awaitDefinitions = %v after %q; want it to wait, and to say so", err, lines)
+	}
+}

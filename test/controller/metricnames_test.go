@@ -1,0 +1,76 @@
+package controller_test
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/metrics"
+)
+
+var _ = Describe("The alerts and the dashboard of the chart", func() {
+	It("name metrics that a manager serves, with labels that these have", func(ctx SpecContext) {
+		s := newStage(ctx, ``)
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		Expect(err).NotTo(HaveOccurred())
+		address := listener.Addr().String()
+		Expect(listener.Close()).To(Succeed()) // the manager takes its place
+		s.run(func(o *manager.Options) { o.MetricsBindAddress = address })
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurns(1)...)
+		s.create(ctx, build(newTurns(2)[1].(*v1alpha1.Turn), []func(*v1alpha1.Turn){func(t *v1alpha1.Turn) {
+			t.Name, t.Spec.AgentRef.Name = "waits", "absent"
+		}}))
+		s.allReach(ctx, 1, v1alpha1.TurnReasonCompleted)
+		// What a Turn that goes well does not count.
+		lost := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace}}
+		metrics.JournalLost(lost, metrics.LossRerun)
+		metrics.Parked(lost)
+
+		var series []string
+		Eventually(func() (string, error) {
+			client := http.Client{Timeout: 5 * time.Second}
+			defer client.CloseIdleConnections()
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", http.NoBody)
+			if err != nil {
+				return "", err
+			}
+			response, err := client.Do(request)
+			if err != nil {
+				return "", err
+			}
+			defer response.Body.Close() //nolint:errcheck // because it was read
+			said, err := io.ReadAll(response.Body)
+			series = strings.Split(string(said), "\n")
+			return string(said), err
+		}).WithContext(ctx).Should(And(ContainSubstring("capstan_journal_used_bytes"), ContainSubstring(`reason="WaitingForAgent"`), ContainSubstring("capstan_cost_total")))
+
+		named := 0
+		for _, file := range []string{"alerts.yaml", "dashboard.json"} {
+			text, err := os.ReadFile(filepath.Join("..", "..", "charts", "capstan", "files", file))
+			Expect(err).NotTo(HaveOccurred())
+			for _, use := range regexp.MustCompile(`(capstan_[a-z0-9_]+)(\{[^}]*\})?`).FindAllStringSubmatch(string(text), -1) {
+				name := use[1]
+				found := slices.IndexFunc(series, func(line string) bool { return strings.HasPrefix(line, name+"{") || strings.HasPrefix(line, name+" ") })
+				Expect(found).To(BeNumerically(">=", 0), "%s names %s, which the manager does not serve", file, name)
+				for _, label := range regexp.MustCompile(`([a-z_]+)[!=]~?=?\\?"`).FindAllStringSubmatch(use[2], -1) {
+					Expect(series[found]).To(ContainSubstring(label[1]+`="`), "%s: %s has no label %s", file, name, label[1])
+				}
+				named++
+			}
+		}
+		Expect(named).To(BeNumerically(">", 20), "these cannot be all")
+	}, SpecTimeout(patience))
+})
