@@ -1,5 +1,5 @@
 # Capstan. `make help` lists what there is. Nothing but Go, git, make and a C compiler is needed: the rest is fetched or
-# built from Go modules, pinned in go.mod and under hack/. The tests want PostgreSQL's server and node, which are found or installed.
+# built from Go modules, pinned in go.mod and under hack/. The tests want PostgreSQL's server, node and promtool, which are found or installed.
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help

@@ -42,7 +42,7 @@ func TestPromtoolTakesAlertsAndDashboard(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, line := range strings.Split(string(rules), "\n") {
+	for line := range strings.SplitSeq(string(rules), "\n") {
 		if name, isAlert := strings.CutPrefix(strings.TrimSpace(line), "- alert: "); isAlert && strings.Count(string(tests), "alertname: "+name) < 2 {
 			t.Errorf("alert %s has no test that it fires and that it does not", name)
 		}

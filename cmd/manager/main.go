@@ -77,7 +77,7 @@ Every flag can be set by an environment variable instead: CAPSTAN_ and the flag'
 			}
 			limit.Apply()
 			log := logger(o)
-			ctrl.SetLogger(log.V(1)) // the library's own parts, of which errors count
+			ctrl.SetLogger(logr.New(quiet{log.GetSink()}))
 			klog.SetLogger(log)
 			cfg, err := o.RESTConfig()
 			if err != nil {
@@ -130,3 +130,20 @@ func level(name string) zapcore.Level {
 	}
 	return zapcore.InfoLevel
 }
+
+// quiet is where the library logs what it says of its own parts, such as that a server starts: at debug. Errors stay errors.
+type quiet struct{ logr.LogSink }
+
+// Enabled reports whether debug lines are written.
+func (q quiet) Enabled(level int) bool { return q.LogSink.Enabled(level + 1) }
+
+// Info writes a line one level below.
+func (q quiet) Info(level int, message string, values ...any) {
+	q.LogSink.Info(level+1, message, values...)
+}
+
+// WithValues returns a sink that is quiet, too.
+func (q quiet) WithValues(values ...any) logr.LogSink { return quiet{q.LogSink.WithValues(values...)} }
+
+// WithName returns a sink that is quiet, too.
+func (q quiet) WithName(name string) logr.LogSink { return quiet{q.LogSink.WithName(name)} }

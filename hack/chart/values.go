@@ -127,14 +127,14 @@ func comment(text string) string {
 
 // shown is a default on one line, as values.yaml has it.
 func shown(n *yamlv3.Node) string {
-	switch n.Kind {
-	case yamlv3.MappingNode:
+	if n.Kind == yamlv3.MappingNode {
 		var items []string
 		for i := 0; i < len(n.Content); i += 2 {
 			items = append(items, n.Content[i].Value+": "+shown(n.Content[i+1]))
 		}
 		return "{" + strings.Join(items, ", ") + "}"
-	case yamlv3.SequenceNode:
+	}
+	if n.Kind == yamlv3.SequenceNode {
 		var items []string
 		for _, item := range n.Content {
 			items = append(items, shown(item))

@@ -33,7 +33,7 @@ var _ = Describe("The alerts and the dashboard of the chart", func() {
 		s.create(ctx, build(newTurns(2)[1].(*v1alpha1.Turn), []func(*v1alpha1.Turn){func(t *v1alpha1.Turn) {
 			t.Name, t.Spec.AgentRef.Name = "waits", "absent"
 		}}))
-		s.allReach(ctx, 1, v1alpha1.TurnReasonCompleted)
+		s.allAre(ctx, map[string]int{v1alpha1.TurnReasonCompleted: 1, v1alpha1.TurnReasonWaitingForAgent: 1})
 		// What a Turn that goes well does not count.
 		lost := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace}}
 		metrics.JournalLost(lost, metrics.LossRerun)
@@ -55,7 +55,7 @@ var _ = Describe("The alerts and the dashboard of the chart", func() {
 			said, err := io.ReadAll(response.Body)
 			series = strings.Split(string(said), "\n")
 			return string(said), err
-		}).WithContext(ctx).Should(And(ContainSubstring("capstan_journal_used_bytes"), ContainSubstring(`reason="WaitingForAgent"`), ContainSubstring("capstan_cost_total")))
+		}).WithContext(ctx).Should(And(ContainSubstring("capstan_journal_namespace_used_bytes"), ContainSubstring(`reason="WaitingForAgent"`), ContainSubstring("capstan_cost_total")))
 
 		named := 0
 		for _, file := range []string{"alerts.yaml", "dashboard.json"} {
