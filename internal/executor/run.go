@@ -250,6 +250,9 @@ func (r *run) attempt(ctx context.Context) (*turn.Result, error) {
 		r.hesitate(ctx)
 		return nil, &giveBackError{err}
 	}
+	if err := r.awaitSpace(ctx); err != nil {
+		return nil, err
+	}
 	result, err := r.engine(ctx, in)
 	if cut, lost := errors.AsType[*cutOffError](err); lost {
 		return nil, r.account(ctx, cut)

@@ -1,7 +1,10 @@
 package executor
 
 import (
+	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -59,6 +62,45 @@ func TestRunsEndWhileTheQuotaIsMeasured(t *testing.T) {
 	}()
 	e.Measured(&quota.Report{})
 	<-ended
+}
+
+// TestARunThatMayNotBeginWaitsForSpace runs on a clock of its own.
+func TestARunThatMayNotBeginWaitsForSpace(t *testing.T) {
+	const full, tight, free = 100, 85, 10
+	for name, tc := range map[string]struct {
+		reason  string
+		used    int64
+		change  func(r *run)
+		waits   time.Duration
+		stopped bool
+	}{
+		"free":               {"nothing is amiss", free, func(*run) {}, 0, false},
+		"new, tight":         {"the controller did not know yet", tight, func(r *run) { r.first = true }, untilPublished, true},
+		"begun, tight":       {"Turns that run finish", tight, func(*run) {}, 0, false},
+		"tried, tight":       {"it runs already", tight, func(r *run) { r.first, r.tried = true, true }, 0, false},
+		"begun, used up":     {"nobody goes on", full, func(*run) {}, untilPublished, true},
+		"overdue, used up":   {"it only ends", full, func(r *run) { r.binding.Overdue = true }, 0, false},
+		"cancelled":          {"it only ends", full, func(r *run) { r.cancel() }, 0, false},
+		"asked to stop":      {"it stops at once", full, func(r *run) { r.stopSoon() }, 0, true},
+		"cancelled meantime": {"it is ended then", full, func(r *run) { time.AfterFunc(time.Second, r.cancel) }, time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				report := &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: tc.used, Limit: 100}}}
+				e := &Executor{Quota: func() *quota.Report { return report }}
+				r := &run{executor: e, namespace: "helpdesk", epoch: 1, cancellation: newCancellation(t.Context()), interrupt: make(chan struct{})}
+				tc.change(r)
+				begun := time.Now()
+				err := r.awaitSpace(t.Context())
+				if errors.Is(err, loop.ErrInterrupted) != tc.stopped || time.Since(begun) != tc.waits {
+					t.Errorf("awaitSpace = %v after %s, want it stopped: %t, after %s: %s", err, time.Since(begun), tc.stopped, tc.waits, tc.reason)
+				}
+				if (r.noSpace.Load() != nil) != tc.stopped {
+					t.Errorf("the run waits for space: %v, want %t", r.noSpace.Load(), tc.stopped)
+				}
+			})
+		})
+	}
 }
 
 func TestTheLeaseSaysHowMuchJournalsUse(t *testing.T) {

@@ -9,12 +9,17 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
 const (
-	// interval is the least time between two measurements: a Turn writes some MiB a second at most.
+	// interval is the time between two measurements, soonest the least where much is being appended meanwhile.
 	interval = 5 * time.Second
+	soonest  = 250 * time.Millisecond
+	// step is the part of the quota of all journals after which the use is measured again before its time: a namespace of many Turns
+	// writes hundreds of MiB in one interval.
+	step = 64
 	// share is how many times as long as a measurement took the store is left alone after it.
 	share = 20
 	// timeout bounds a measurement.
@@ -33,6 +38,48 @@ type Meter struct {
 	Log logr.Logger
 
 	last atomic.Pointer[Report]
+	// appended is how many bytes were appended since the last measurement began, and much holds a token once that is a step.
+	appended atomic.Int64
+	much     chan struct{}
+}
+
+// Journal returns a journal that tells the Meter how much is appended to it. It is called before Start, at most once.
+func (m *Meter) Journal(j journal.Journal) journal.Journal {
+	m.much = make(chan struct{}, 1)
+	return &metered{Journal: j, appended: m.note}
+}
+
+type metered struct {
+	journal.Journal
+	appended func(bytes int64)
+}
+
+// Append appends, and tells how much.
+func (m *metered) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
+	if err := m.Journal.Append(ctx, uid, entries...); err != nil {
+		return err
+	}
+	var bytes int64
+	for i := range entries {
+		bytes += int64(len(entries[i].Payload))
+		for _, a := range entries[i].Artifacts {
+			bytes += int64(len(a.Data))
+		}
+	}
+	m.appended(bytes)
+	return nil
+}
+
+// note has the store measured soon once much was appended.
+func (m *Meter) note(bytes int64) {
+	last := m.last.Load()
+	if last == nil || last.Total.Limit == 0 || m.appended.Add(bytes) < last.Total.Limit/step {
+		return
+	}
+	select {
+	case m.much <- struct{}{}:
+	default: // it is to be measured already
+	}
 }
 
 // NeedLeaderElection is false: each process with an executor publishes what it knows.
@@ -45,18 +92,41 @@ func (m *Meter) Last() *Report { return m.last.Load() }
 func (m *Meter) Start(ctx context.Context) error {
 	next := time.NewTimer(0)
 	defer next.Stop()
+	var earliest time.Time
 	for {
-		select {
-		case <-ctx.Done():
+		if !m.await(ctx, next.C, earliest) {
 			return nil
-		case <-next.C:
 		}
+		m.appended.Store(0)
 		begun := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 		if err := m.Measure(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrClosed) {
 			m.Log.Error(err, "Failed to learn how much room the journals use; the last figures hold")
 		}
-		next.Reset(max(interval, share*time.Since(begun)))
+		pause := share * time.Since(begun)
+		earliest = time.Now().Add(max(soonest, pause)) //nolint:forbidigo // because a duration is measured, not a time of day
+		next.Reset(max(interval, pause))
 	}
+}
+
+// await waits for the next measurement: until its time has come, or, not before earliest, until much was appended. It returns false once
+// ctx has ended.
+func (m *Meter) await(ctx context.Context, due <-chan time.Time, earliest time.Time) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-due:
+		return true
+	case <-m.much:
+	}
+	early := time.NewTimer(time.Until(earliest))
+	defer early.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-due:
+	case <-early.C:
+	}
+	return true
 }
 
 // Measure measures once. Where that fails, the last Report holds.

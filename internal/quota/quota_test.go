@@ -2,15 +2,21 @@ package quota_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/internal/quota"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
@@ -131,4 +137,59 @@ func TestMeterKeepsTheLastReport(t *testing.T) {
 	if diff := cmp.Diff([]*quota.Report{m.Last()}, changed); diff != "" || !m.Last().Of("a").Running {
 		t.Errorf("reports: -want +got:\n%s; want the one that there was", diff)
 	}
+}
+
+// counted counts the measurements.
+type counted struct{ measurements atomic.Int64 }
+
+func (c *counted) Use(context.Context) (store.Use, error) {
+	c.measurements.Add(1)
+	return store.Use{Bytes: 1 << 20, Free: -1}, nil
+}
+
+// TestMeterMeasuresSoonAfterMuchWasAppended runs on a clock of its own.
+func TestMeterMeasuresSoonAfterMuchWasAppended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &counted{}
+		m := &quota.Meter{Store: s, Limits: quota.Limits{Total: 64 << 20}, Log: logr.Discard()}
+		j := m.Journal(&journaltest.Memory{})
+		ended := make(chan error, 1)
+		go func() { ended <- m.Start(ctx) }()
+		seq := int64(0)
+		write := func(bytes int) {
+			t.Helper()
+			seq++
+			payload := json.RawMessage(`"` + strings.Repeat("x", bytes-2) + `"`)
+			if err := j.Append(ctx, "turn", journal.Entry{Seq: seq, Epoch: 1, Kind: journal.ModelReplied, Version: 1, Payload: payload}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		after := func(wait time.Duration, want int64, why string) {
+			t.Helper()
+			time.Sleep(wait) // by the clock of the test
+			synctest.Wait()
+			if got := s.measurements.Load(); got != want {
+				t.Errorf("%d measurements, want %d: %s", got, want, why)
+			}
+		}
+		after(time.Second, 1, "the first is at once")
+		write(1<<20 - 1)
+		after(0, 1, "less than a step is no reason")
+		write(1 << 10)
+		after(0, 2, "with this it is a step of a 64th of the quota")
+		write(8 << 20)
+		after(100*time.Millisecond, 2, "the store is left alone for a moment")
+		after(200*time.Millisecond, 3, "then it is measured again")
+		after(4*time.Second, 3, "nothing was appended since")
+		after(time.Second, 4, "the time has come")
+		if err := j.Append(ctx, "turn", journal.Entry{Seq: 1, Epoch: 1, Kind: journal.ModelReplied, Version: 1, Payload: json.RawMessage("1")}); !errors.Is(err, journal.ErrSequence) {
+			t.Errorf("Append of a place that is taken: %v, want the journal's own refusal", err)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Start: %v", err)
+		}
+	})
 }
