@@ -14,6 +14,9 @@ const (
 	MaxEvents = 256 << 10
 	// MaxEventBytes bounds one event of it, which is held: a few endpoints send a whole reply in one.
 	MaxEventBytes = 2 << 20
+	// MaxBetweenEvents bounds what comes between two events of an answer and is left out: comments, names and numbers of events. Gateways
+	// that keep a connection alive send some 30 bytes every 1 to 15 s, so that an hour of waiting has 110 KB at most.
+	MaxBetweenEvents = 256 << 10
 	// maxOther bounds all other bodies, and what a stream has beside its events. They are held.
 	maxOther = 1 << 20
 )

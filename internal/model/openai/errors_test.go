@@ -199,7 +199,6 @@ func TestEndlessAnswer(t *testing.T) {
 		"an event": {"one is held", "data: {" + strings.Repeat("x", 1000), "an event of the answer exceeds 2097152 bytes and was cut off"},
 		"one line": {"so is what is none", strings.Repeat("x", 1000), other},
 		"lines":    {"all of it", strings.Repeat("x", 1000) + "\n", other},
-		"comments": {"they are not held", ": " + strings.Repeat("x", 1000) + "\n\n", "the answer exceeds 16777216 bytes and was cut off"},
 		"nothings": {"nor is what is empty, but looked at", strings.Repeat("\n", 1000), other},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -218,6 +217,41 @@ func TestEndlessAnswer(t *testing.T) {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})
+	}
+}
+
+// TestEndlessComments: they are not held, and reading them takes time all the same. Those between one event and the next count.
+func TestEndlessComments(t *testing.T) {
+	comment := ": " + strings.Repeat("x", 1000) + "\n\n"
+	ended := make(chan int, 1)
+	url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		sent := 0
+		for r.Context().Err() == nil {
+			n, err := w.Write([]byte(comment))
+			if sent += n; err != nil {
+				break
+			}
+		}
+		ended <- sent
+	})
+	want := said{Kind: model.Malformed, Message: `provider "demo": more than 262144 bytes of comments came between two events of the answer: have the endpoint send fewer`}
+	if diff := cmp.Diff(want, saidOf(failure(t, provider(t, url)))); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	select {
+	case <-ended:
+	case <-patient(t).Done():
+		t.Error("the connection stays open")
+	}
+}
+
+func TestCommentsBetweenEventsCountAnew(t *testing.T) {
+	comments := strings.Repeat(": "+strings.Repeat("x", 1000)+"\n\n", 200)
+	body := strings.Repeat(comments+events(delta(`"content":"yes"`)), 3) + comments + events(finishing("stop"), "[DONE]")
+	reply, err := provider(t, raw(t, respond(200, body, stream))).Generate(t.Context(), request("hello"))
+	if err != nil || reply.Text != "yesyesyes" {
+		t.Errorf("%q, %v; want an answer beside 800 KB of comments, of which 200 KB come at a time", reply.Text, err)
 	}
 }
 

@@ -22,6 +22,8 @@ type events struct {
 	// long it is so far.
 	field, counted bool
 	length, other  int
+	// between is how much came since the last event and was left out.
+	between int
 	// watch learns of each event.
 	watch *watch
 	// room is the memory that a long line takes.
@@ -55,14 +57,13 @@ func (e *events) Read(p []byte) (int, error) {
 			e.err = err
 		}
 		e.arrived()
-		if e.drop {
-			continue
-		}
 		if err := e.measure(part); err != nil {
 			e.err = err
 			return 0, err
 		}
-		e.rest = part
+		if !e.drop {
+			e.rest = part
+		}
 	}
 	n := copy(p, e.rest)
 	e.rest = e.rest[n:]
@@ -73,6 +74,7 @@ func (e *events) Read(p []byte) (int, error) {
 func (e *events) arrived() {
 	if e.data && !e.within {
 		e.count++
+		e.between = 0
 		e.watch.event()
 	}
 }
@@ -86,8 +88,15 @@ func (e *events) begin(part []byte) {
 	e.counted = !e.field && !ends
 }
 
-// measure bounds the lines that are handed on, which their reader holds: one that is data, and all others together.
+// measure bounds the lines that are handed on, which their reader holds: one that is data, and all others together. It also bounds
+// those that are left out, which are not held and still cost time to read.
 func (e *events) measure(part []byte) error {
+	if e.drop {
+		if e.between += len(part); e.between > MaxBetweenEvents {
+			return malformed("more than %d bytes of comments came between two events of the answer: have the endpoint send fewer", MaxBetweenEvents)
+		}
+		return nil
+	}
 	if e.length += len(part); e.length > MaxEventBytes {
 		return tooManyBytes("an event of the answer", MaxEventBytes)
 	}
