@@ -32,7 +32,7 @@ type Store struct {
 	file    *os.File // what was opened, to know it again; SQLite has it open by itself
 	header  [headerBytes]byte
 	db      *sql.DB
-	appends chan *appendCall
+	appends *queue
 	changes chan *change
 	closing chan struct{}
 	closed  chan struct{}
@@ -58,7 +58,7 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 	}
 	s := &Store{
 		path:    path,
-		appends: make(chan *appendCall), changes: make(chan *change), closing: make(chan struct{}), closed: make(chan struct{}),
+		appends: newQueue(), changes: make(chan *change), closing: make(chan struct{}), closed: make(chan struct{}),
 	}
 	s.unmarked.Store(true)
 	if s.lock, err = acquire(ctx, path); err != nil {

@@ -16,17 +16,24 @@ import (
 const (
 	// maxBatch bounds the appends of one transaction.
 	maxBatch = 256
-	// maxBatchBytes bounds what they write, roughly: the append that reaches it is still part of the transaction.
-	maxBatchBytes = 16 << 20
+	// maxBatchBytes bounds what they write, but for a single append that has more: all that are added meanwhile wait for the transaction.
+	maxBatchBytes = 512 << 10
 )
 
 // appendCall is an append that waits for the writer.
 type appendCall struct {
-	uid     string
-	entries []journal.Entry
-	bytes   int64
-	refused error      // why it cannot be written; set by the writer
-	done    chan error // buffered, so that the writer never waits
+	uid       string
+	namespace string
+	entries   []journal.Entry
+	bytes     int64
+	refused   error      // why it cannot be written; set by the writer
+	done      chan error // buffered, so that the writer never waits
+
+	// The queue sets these: when the append begins by the measure of the queue, its number and place there, and whether it has left.
+	start  int64
+	number uint64
+	at     int
+	taken  bool
 }
 
 // change is another transaction that waits for the writer, so that it comes between appends and not in their way.
@@ -85,29 +92,39 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 	if len(entries) == 0 {
 		return nil
 	}
-	call := &appendCall{uid: uid, entries: entries, done: make(chan error, 1)}
-	for _, e := range entries {
-		call.bytes += int64(len(e.Payload))
-		for _, a := range e.Artifacts {
-			call.bytes += int64(len(a.Data))
-		}
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
 	}
-	return hand(ctx, s, s.appends, call, call.done)
+	call := &appendCall{uid: uid, namespace: store.NamespaceOf(entries), entries: entries, bytes: store.BytesOf(entries), done: make(chan error, 1)}
+	s.appends.add(call)
+	var err error
+	select {
+	case err := <-call.done:
+		return err
+	case <-s.closing:
+		err = ErrClosed
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if s.appends.remove(call) {
+		return err
+	}
+	return <-call.done // the writer has it
 }
 
 // change hands a transaction to the writer and waits until it is on disk.
 func (s *Store) change(ctx context.Context, do func(*tx) error) error {
 	c := &change{do: do, done: make(chan error, 1)}
-	return hand(ctx, s, s.changes, c, c.done)
+	return hand(ctx, s, c)
 }
 
-func hand[T any](ctx context.Context, s *Store, to chan<- T, call T, done <-chan error) error {
+func hand(ctx context.Context, s *Store, c *change) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx) // which the choice below might pass over
 	}
 	select {
-	case to <- call:
-		return <-done
+	case s.changes <- c:
+		return <-c.done
 	case <-s.closing:
 		return ErrClosed
 	case <-ctx.Done():
@@ -120,28 +137,16 @@ func (s *Store) write() {
 	defer close(s.closed)
 	for {
 		select {
-		case first := <-s.appends:
-			s.commit(s.collect(first))
+		case <-s.appends.ready:
+			if batch := s.appends.take(); len(batch) > 0 {
+				s.commit(batch)
+			}
 		case c := <-s.changes:
 			c.done <- s.transaction(c.do)
 		case <-s.closing:
 			return
 		}
 	}
-}
-
-// collect takes what else waits by now.
-func (s *Store) collect(first *appendCall) []*appendCall {
-	batch, bytes := []*appendCall{first}, first.bytes
-	for len(batch) < maxBatch && bytes < maxBatchBytes {
-		select {
-		case call := <-s.appends:
-			batch, bytes = append(batch, call), bytes+call.bytes
-		default:
-			return batch
-		}
-	}
-	return batch
 }
 
 // commit writes a batch in one transaction. A call that is refused is left out; a failure of the database is that of all.

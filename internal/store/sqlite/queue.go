@@ -1,0 +1,111 @@
+package sqlite
+
+import (
+	"cmp"
+	"container/heap"
+	"sync"
+)
+
+// queue holds the appends that wait for the writer. Namespaces take turns, by the bytes that they write: an append of one waits neither
+// for all that another has waiting, nor in one transaction with more than maxBatchBytes of it. Those of one namespace keep their order.
+type queue struct {
+	// ready has one value while appends wait.
+	ready chan struct{}
+
+	mu    sync.Mutex
+	calls calls
+	added uint64
+	// now is the start of the append that was taken last, in bytes that each namespace has written by then, and ends are the ends of
+	// what namespaces have asked for by the same measure. They are forgotten when nothing waits.
+	now  int64
+	ends map[string]int64
+}
+
+func newQueue() *queue { return &queue{ready: make(chan struct{}, 1), ends: map[string]int64{}} }
+
+func (q *queue) add(call *appendCall) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.added++
+	call.start, call.number = max(q.now, q.ends[call.namespace]), q.added
+	q.ends[call.namespace] = call.start + call.bytes
+	heap.Push(&q.calls, call)
+	q.signal()
+}
+
+// remove takes an append back, and reports false if the writer has it.
+func (q *queue) remove(call *appendCall) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if call.taken {
+		return false
+	}
+	heap.Remove(&q.calls, call.at)
+	call.taken = true
+	q.signal()
+	return true
+}
+
+// take returns the appends of the next transaction; none if they were taken back.
+func (q *queue) take() []*appendCall {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var batch []*appendCall
+	var bytes int64
+	for len(q.calls) > 0 && len(batch) < maxBatch {
+		if bytes += q.calls[0].bytes; bytes > maxBatchBytes && len(batch) > 0 {
+			break
+		}
+		next := heap.Pop(&q.calls).(*appendCall)
+		next.taken, q.now = true, next.start
+		batch = append(batch, next)
+	}
+	q.signal()
+	return batch
+}
+
+// signal has the writer know whether appends wait.
+func (q *queue) signal() {
+	if len(q.calls) == 0 {
+		q.now = 0
+		clear(q.ends)
+		return
+	}
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}
+
+// calls is a heap of appends, the next at its top.
+type calls []*appendCall
+
+// Len is part of heap.Interface.
+func (c calls) Len() int { return len(c) }
+
+// Less is part of heap.Interface.
+func (c calls) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(c[i].start, c[j].start), cmp.Compare(c[i].number, c[j].number)) < 0
+}
+
+// Swap is part of heap.Interface.
+func (c calls) Swap(i, j int) {
+	c[i], c[j] = c[j], c[i]
+	c[i].at, c[j].at = i, j
+}
+
+// Push is part of heap.Interface.
+func (c *calls) Push(x any) {
+	last := x.(*appendCall)
+	last.at = len(*c)
+	*c = append(*c, last)
+}
+
+// Pop is part of heap.Interface.
+func (c *calls) Pop() any {
+	all := *c
+	last := all[len(all)-1]
+	all[len(all)-1] = nil
+	*c = all[:len(all)-1]
+	return last
+}
