@@ -59,14 +59,7 @@ func (m *metered) Append(ctx context.Context, uid string, entries ...journal.Ent
 	if err := m.Journal.Append(ctx, uid, entries...); err != nil {
 		return err
 	}
-	var bytes int64
-	for i := range entries {
-		bytes += int64(len(entries[i].Payload))
-		for _, a := range entries[i].Artifacts {
-			bytes += int64(len(a.Data))
-		}
-	}
-	m.appended(bytes)
+	m.appended(store.BytesOf(entries))
 	return nil
 }
 

@@ -175,7 +175,7 @@ func TestMeterMeasuresSoonAfterMuchWasAppended(t *testing.T) {
 			}
 		}
 		after(time.Second, 1, "the first is at once")
-		write(1<<20 - 1)
+		write(1<<20 - 1<<10)
 		after(0, 1, "less than a step is no reason")
 		write(1 << 10)
 		after(0, 2, "with this it is a step of a 64th of the quota")
