@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -148,6 +149,12 @@ func folders(t *testing.T) []string {
 	return all
 }
 
+// The addresses of the examples' servers: on this machine, or Services of a cluster.
+var (
+	modelAddress = regexp.MustCompile(`http://(127\.0\.0\.1:8089|example-model[a-z.:0-9-]*)/v1\b`)
+	toolsAddress = regexp.MustCompile(`http://(127\.0\.0\.1:8090|example-tickets[a-z.:0-9-]*)/mcp\b`)
+)
+
 // copyOf copies manifests with the addresses of a model server and of a server of tools into a new folder.
 func copyOf(t *testing.T, folder, baseURL, toolsURL string) string {
 	t.Helper()
@@ -161,8 +168,8 @@ func copyOf(t *testing.T, folder, baseURL, toolsURL string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := strings.ReplaceAll(string(data), "http://127.0.0.1:8089/v1", baseURL)
-		text = strings.ReplaceAll(text, "http://127.0.0.1:8090/mcp", toolsURL)
+		text := modelAddress.ReplaceAllLiteralString(string(data), baseURL)
+		text = toolsAddress.ReplaceAllLiteralString(text, toolsURL)
 		if err := os.WriteFile(filepath.Join(dir, filepath.Base(file)), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
