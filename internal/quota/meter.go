@@ -17,7 +17,7 @@ const (
 	// interval is the time between two measurements, soonest the least where much is being appended meanwhile.
 	interval = 5 * time.Second
 	soonest  = 250 * time.Millisecond
-	// step is the part of the quota of all journals after which the use is measured again before its time: a namespace of many Turns
+	// step is the part of the least quota after which the use is measured again before its time: a namespace of many Turns
 	// writes hundreds of MiB in one interval.
 	step = 64
 	// share is how many times as long as a measurement took the store is left alone after it.
@@ -66,7 +66,14 @@ func (m *metered) Append(ctx context.Context, uid string, entries ...journal.Ent
 // note has the store measured soon once much was appended.
 func (m *Meter) note(bytes int64) {
 	last := m.last.Load()
-	if last == nil || last.Total.Limit == 0 || m.appended.Add(bytes) < last.Total.Limit/step {
+	if last == nil {
+		return // the first measurement is under way
+	}
+	least := last.Total.Limit
+	if own := m.Limits.PerNamespace; own > 0 && (least == 0 || own < least) {
+		least = own
+	}
+	if least == 0 || m.appended.Add(bytes) < least/step {
 		return
 	}
 	select {

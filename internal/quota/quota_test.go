@@ -149,10 +149,22 @@ func (c *counted) Use(context.Context) (store.Use, error) {
 
 // TestMeterMeasuresSoonAfterMuchWasAppended runs on a clock of its own.
 func TestMeterMeasuresSoonAfterMuchWasAppended(t *testing.T) {
+	for name, limits := range map[string]quota.Limits{
+		"of all":                   {Total: 64 << 20},
+		"of a namespace alone":     {PerNamespace: 64 << 20},
+		"of a namespace, the less": {Total: 1 << 40, PerNamespace: 64 << 20},
+	} {
+		t.Run(name, func(t *testing.T) { measuresSoon(t, limits) })
+	}
+}
+
+// measuresSoon has a Meter measure by limits of which a step is 1 MiB.
+func measuresSoon(t *testing.T, limits quota.Limits) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &counted{}
-		m := &quota.Meter{Store: s, Limits: quota.Limits{Total: 64 << 20}, Log: logr.Discard()}
+		m := &quota.Meter{Store: s, Limits: limits, Log: logr.Discard()}
 		j := m.Journal(&journaltest.Memory{})
 		ended := make(chan error, 1)
 		go func() { ended <- m.Start(ctx) }()
