@@ -30,14 +30,16 @@ var _ = Describe("A Turn without credentials", func() {
 		s := newStage(ctx, `apiKeys: [right-key]`)
 		s.run()
 		objects := s.basics()
-		s.create(ctx, objects[theProvider], objects[theProfile], objects[theAgent], newTurn("late", startWithin(1)))
+		s.create(ctx, objects[theProvider], objects[theProfile], objects[theAgent], newTurn("late", startWithin(5)))
+		// A Turn that nobody looked at before its time was over was never WaitingForAgent.
+		s.reaches(ctx, "late", v1alpha1.TurnReasonWaitingForAgent)
 		t := s.reaches(ctx, "late", v1alpha1.TurnReasonDeadlineExceeded)
 		Expect(message(t)).To(And(
-			HavePrefix("the turn did not start within 1s (limits.startingDeadlineSeconds); it was WaitingForAgent: "),
+			HavePrefix("the turn did not start within 5s (limits.startingDeadlineSeconds); it was WaitingForAgent: "),
 			ContainSubstring(`Secret "model-key" does not exist`)))
 		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopDeadline))
 		Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=False DeadlineExceeded", "Stalled=True DeadlineExceeded"))
-		Eventually(s.events).WithArguments(ctx, "Turn", "late").Should(Equal([]string{"Warning Failed"}))
+		Eventually(s.events).WithArguments(ctx, "Turn", "late").Should(ContainElement("Warning Failed"), "it may have warned of the wait, too")
 		Expect(s.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))
 
