@@ -45,7 +45,7 @@ func (r *AgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.ModelProvider{}, users(r.Client, &v1alpha1.AgentList{}, indexAgentProvider)).
 		Watches(&v1alpha1.ToolServer{}, users(r.Client, &v1alpha1.AgentList{}, indexAgentToolServer), builder.WithPredicates(toolServerNews())).
 		Watches(&v1alpha1.Agent{}, callers(r.Client), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(retries())
+		WithOptions(inTurn(renderingsAtOnce, renderingsOfNamespace))
 	if r.Recheck == 0 {
 		b = b.Watches(&corev1.ConfigMap{}, agentsOfConfigMap(r.Client), builder.OnlyMetadata)
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/fairqueue"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -44,6 +45,21 @@ const (
 func retries() controller.Options {
 	return controller.Options{RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryMost)}
 }
+
+// inTurn are the options of a controller that looks at several objects side by side and serves namespaces in turn: of one
+// namespace it has fewer under way than there are workers. So no namespace takes all workers, however many objects it has.
+func inTurn(workers, ofNamespace int) controller.Options {
+	options := retries()
+	options.MaxConcurrentReconciles, options.NewQueue = workers, fairqueue.For(ofNamespace)
+	return options
+}
+
+// Prompts are rendered for each look at a PromptProfile or an Agent, which takes the processor and then waits for one write. Of one
+// namespace one is rendered at a time.
+const (
+	renderingsAtOnce      = 4
+	renderingsOfNamespace = 1
+)
 
 // unreadable is the finding of an object whose ConfigMap could not be read.
 func unreadable(err *translate.UnreadableError) finding {

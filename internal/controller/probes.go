@@ -22,11 +22,7 @@ const (
 const probeTimeout = 10 * time.Second
 
 // probes are the options of a controller that looks at endpoints.
-func probes() controller.Options {
-	options := retries()
-	options.MaxConcurrentReconciles, options.NewQueue = probesAtOnce, fairqueue.For(probesOfNamespace)
-	return options
-}
+func probes() controller.Options { return inTurn(probesAtOnce, probesOfNamespace) }
 
 // soonest and latest bound how soon an endpoint that is not ready is looked at again. Secrets are not watched: that would take
 // the right to list them.

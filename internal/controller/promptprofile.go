@@ -41,7 +41,7 @@ type PromptProfileReconciler struct {
 func (r *PromptProfileReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.PromptProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(retries())
+		WithOptions(inTurn(renderingsAtOnce, renderingsOfNamespace))
 	if r.Recheck == 0 {
 		b = b.Watches(&corev1.ConfigMap{}, users(r.Client, &v1alpha1.PromptProfileList{}, indexProfileConfigMap), builder.OnlyMetadata)
 	}

@@ -31,12 +31,10 @@ type SessionReconciler struct {
 // SetupWithManager registers the reconciler. A Session is looked at when its spec or its totals change, when one of its Turns
 // ends or goes, and when its time is over.
 func (r *SessionReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	options := retries()
-	options.MaxConcurrentReconciles = bindingsAtOnce
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Session{}, builder.WithPredicates(sessionNews())).
 		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(sessionOf), builder.WithPredicates(leavesSession())).
-		WithOptions(options).
+		WithOptions(inTurn(bindingsAtOnce, bindingsOfNamespace)).
 		Complete(r)
 }
 

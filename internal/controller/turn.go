@@ -86,8 +86,6 @@ const (
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.slots = scheduler.New(r.Limits, r.wake)
 	metrics.Waiting(r.waiting.counted)
-	options := retries()
-	options.MaxConcurrentReconciles, options.NewQueue = bindingsAtOnce, fairqueue.For(bindingsOfNamespace)
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Turn{}, builder.WithPredicates(turnNews(), appearsAlone())).
 		Watches(&v1alpha1.Turn{}, r.slotEvents()).
@@ -100,7 +98,7 @@ func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 			r.queue.Store(&q)
 			return nil
 		})).
-		WithOptions(options)
+		WithOptions(inTurn(bindingsAtOnce, bindingsOfNamespace))
 	if r.Recheck == 0 {
 		b = b.Watches(&corev1.ConfigMap{}, users(r.Client, &v1alpha1.TurnList{}, indexTurnConfigMap), builder.OnlyMetadata, builder.WithPredicates(appears()))
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/apiclock"
 	"github.com/capstan-dev/capstan/internal/barrier"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/redact"
@@ -81,11 +82,12 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 			return fmt.Errorf("--skills-file: %w", err)
 		}
 	}
-	// The API server's priority and fairness holds clients back where that is needed; a limit of our own would only
-	// queue status writes.
+	// The API server's priority and fairness holds clients back where that is needed; a rate of our own would only queue
+	// status writes. It knows nothing of tenants, so they take turns here.
 	p.config = rest.CopyConfig(cfg)
 	p.config.QPS = -1
 	p.config.Wrap(clock.Wrap)
+	p.config.Wrap(fairgate.Writes())
 	if p.clientset, err = kubernetes.NewForConfig(p.config); err != nil {
 		return fmt.Errorf("failed to make a client: %w", err)
 	}

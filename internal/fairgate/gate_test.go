@@ -1,0 +1,176 @@
+package fairgate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// enter enters in a goroutine of its own and tells who got in.
+func enter(t *testing.T, g *Gate, namespace string, in chan<- string) {
+	t.Helper()
+	go func() {
+		if err := g.Enter(t.Context(), namespace); err != nil {
+			t.Errorf("Enter(%s): %v", namespace, err)
+		}
+		in <- namespace
+	}()
+	synctest.Wait()
+}
+
+func TestANamespaceDoesNotFillTheGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, in := New(4, 3), make(chan string, 10)
+		enter(t, g, "calm", in)
+		g.Leave("calm")
+		<-in
+		for range 5 {
+			enter(t, g, "busy", in)
+		}
+		if len(in) != 3 {
+			t.Fatalf("%d of the busy namespace are inside, want 3", len(in))
+		}
+		enter(t, g, "calm", in)
+		if len(in) != 4 {
+			t.Error("the calm namespace was not let in")
+		}
+		g.Leave("calm")
+		if synctest.Wait(); len(in) != 4 {
+			t.Error("the busy namespace took the last place")
+		}
+		for range 5 {
+			g.Leave("busy")
+			synctest.Wait()
+		}
+		if len(in) != 6 {
+			t.Errorf("%d were let in, want all 6", len(in))
+		}
+		if g.free != 4 || len(g.inside) > 0 || len(g.waiting) > 0 || len(g.turns) > 0 {
+			t.Errorf("the gate remembers %+v", g)
+		}
+	})
+}
+
+func TestANamespaceAloneFillsTheGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, in := New(4, 2), make(chan string, 10)
+		for range 5 {
+			enter(t, g, "busy", in)
+		}
+		if len(in) != 4 {
+			t.Fatalf("%d are inside, want 4", len(in))
+		}
+		enter(t, g, "calm", in)
+		for range 3 {
+			g.Leave("busy")
+			synctest.Wait()
+		}
+		if len(in) != 6 || g.inside["busy"] != 2 || g.inside["calm"] != 1 {
+			t.Errorf("%d were let in, inside are %v; want all but one of the busy namespace, and one place free", len(in), g.inside)
+		}
+		time.Sleep(alone + 1)
+		g.Leave("calm") // who leaves lets in who may enter by then
+		for range 3 {
+			enter(t, g, "busy", in)
+		}
+		if g.inside["busy"] != 4 {
+			t.Errorf("inside are %v, want 4 of the busy namespace, which is alone again", g.inside)
+		}
+		for range 6 {
+			g.Leave("busy")
+			synctest.Wait()
+		}
+	})
+}
+
+func TestNamespacesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, in := New(1, 1), make(chan string, 10)
+		for _, namespace := range []string{"a", "a", "a", "a", "b", "c", "b"} {
+			enter(t, g, namespace, in)
+		}
+		var order []string
+		for range 7 {
+			order = append(order, <-in)
+			g.Leave(order[len(order)-1])
+			synctest.Wait()
+		}
+		if want := []string{"a", "a", "b", "c", "a", "b", "a"}; !slices.Equal(order, want) {
+			t.Errorf("order = %v, want %v", order, want)
+		}
+	})
+}
+
+func TestAWaitEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, in := New(1, 1), make(chan string, 2)
+		enter(t, g, "a", in)
+		why := errors.New("no longer wanted")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		left := make(chan error)
+		go func() { left <- g.Enter(ctx, "b") }()
+		synctest.Wait()
+		enter(t, g, "c", in)
+		cancel(why)
+		if err := <-left; !errors.Is(err, why) {
+			t.Errorf("Enter = %v, want %v", err, why)
+		}
+		g.Leave("a")
+		if synctest.Wait(); len(in) != 2 {
+			t.Error("the next was not let in")
+		}
+		g.Leave("c")
+		if g.free != 1 || len(g.waiting) > 0 || len(g.turns) > 0 {
+			t.Errorf("the gate remembers %+v", g)
+		}
+	})
+}
+
+// TestTheGateIsNeverOverfull has waits that end while they are let in.
+func TestTheGateIsNeverOverfull(t *testing.T) {
+	const atOnce, ofNamespace = 4, 3
+	g := New(atOnce, ofNamespace)
+	var inside atomic.Int32
+	var group sync.WaitGroup
+	for i := range 64 {
+		group.Go(func() {
+			namespace := fmt.Sprint("namespace-", i%5)
+			for range 100 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if i%3 == 0 {
+					go cancel()
+				}
+				if g.Enter(ctx, namespace) == nil {
+					if n := inside.Add(1); n > atOnce {
+						t.Errorf("%d are inside, want at most %d", n, atOnce)
+					}
+					inside.Add(-1)
+					g.Leave(namespace)
+				}
+				cancel()
+			}
+		})
+	}
+	group.Wait()
+	if g.free != atOnce || len(g.inside) > 0 || len(g.waiting) > 0 || len(g.turns) > 0 {
+		t.Errorf("the gate remembers %+v", g)
+	}
+}
+
+func TestWithoutAGateAllGetIn(t *testing.T) {
+	var g *Gate
+	if err := g.Enter(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
+	g.Leave("a")
+}

@@ -1,0 +1,89 @@
+package fairgate
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// held is a server whose answers wait until the test lets them go.
+type held struct {
+	*httptest.Server
+	arrived chan string
+	release chan struct{}
+}
+
+func newHeld(t *testing.T) *held {
+	t.Helper()
+	h := &held{arrived: make(chan string, 100), release: make(chan struct{})}
+	h.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		h.arrived <- r.Method + " " + r.URL.Path
+		<-h.release
+	}))
+	t.Cleanup(h.Close)
+	return h
+}
+
+func TestWritesOfANamespaceLeaveRoomForOthers(t *testing.T) {
+	server := newHeld(t)
+	transport := &http.Transport{}
+	client := &http.Client{Transport: Writes()(transport)}
+	var group sync.WaitGroup
+	send := func(ctx context.Context, method, path string) {
+		group.Go(func() {
+			r, err := http.NewRequestWithContext(ctx, method, server.URL+path, strings.NewReader("{}"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if answer, err := client.Do(r); err == nil {
+				_ = answer.Body.Close()
+			} else if ctx.Err() == nil {
+				t.Errorf("%s %s: %v", method, path, err)
+			}
+		})
+	}
+	const status = "/apis/capstan.dev/v1alpha1/namespaces/busy/turns/one/status"
+	send(t.Context(), http.MethodPut, "/apis/capstan.dev/v1alpha1/namespaces/calm/turns/one/status")
+	<-server.arrived // the busy namespace is not alone
+	for range 3 * writesOfNamespace {
+		send(t.Context(), http.MethodPut, status)
+	}
+	for range writesOfNamespace {
+		<-server.arrived
+	}
+	// Each of these would wait for ever if it waited for the busy namespace.
+	for _, r := range []struct{ method, path string }{
+		{http.MethodGet, "/apis/capstan.dev/v1alpha1/namespaces/busy/turns/one"},
+		{http.MethodPut, "/apis/coordination.k8s.io/v1/namespaces/busy/leases/capstan"},
+		{http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/busy/leases"},
+		{http.MethodPost, "/apis/authentication.k8s.io/v1/tokenreviews"},
+		{http.MethodPut, "/apis/capstan.dev/v1alpha1/namespaces/calm/turns/one/status"},
+		{http.MethodPost, "/api/v1/namespaces/calm/events"},
+		{http.MethodPatch, "/apis/events.k8s.io/v1/namespaces/calm/events/one"},
+	} {
+		send(t.Context(), r.method, r.path)
+		if got, want := <-server.arrived, r.method+" "+r.path; got != want {
+			t.Errorf("%s arrived, want %s", got, want)
+		}
+	}
+	// What is given up while it waits is not sent.
+	ctx, cancel := context.WithCancel(t.Context())
+	send(ctx, http.MethodDelete, "/apis/capstan.dev/v1alpha1/namespaces/busy/turns/one")
+	cancel()
+	close(server.release)
+	group.Wait()
+	close(server.arrived)
+	for r := range server.arrived {
+		if r != http.MethodPut+" "+status {
+			t.Errorf("%s arrived", r)
+		}
+	}
+	transport.CloseIdleConnections()
+	server.Close()
+}

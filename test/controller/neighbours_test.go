@@ -1,0 +1,54 @@
+package controller_test
+
+import (
+	"fmt"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+// manyAgents is how many Agents a namespace has that keeps the manager busy. One change of their PromptProfile is news for all.
+const manyAgents = 100
+
+var _ = Describe("A namespace with many Agents", func() {
+	It("does not keep the Agent of another from being ready", func(ctx SpecContext) {
+		busy, calm := newStage(ctx, ``), newStage(ctx, ``)
+		busy.run(func(o *manager.Options) { o.WatchNamespaces = []string{busy.namespace, calm.namespace} })
+		busy.create(ctx, busy.basics()...)
+		for i := range manyAgents {
+			busy.create(ctx, newAgent(fmt.Sprintf("agent-%d", i)))
+		}
+		calm.create(ctx, calm.basics()[:3]...)
+		says(ctx, calm, &v1alpha1.PromptProfile{}, profile, func(p *v1alpha1.PromptProfile) string { return p.Status.RenderHash }, Not(BeEmpty()))
+		hashes := func() map[string]string {
+			var all v1alpha1.AgentList
+			Expect(apiClient.List(ctx, &all, client.InNamespace(busy.namespace))).To(Succeed())
+			of := map[string]string{}
+			for i := range all.Items {
+				of[all.Items[i].Name] = all.Items[i].Status.PromptRenderHash
+			}
+			return of
+		}
+		Eventually(hashes).WithContext(ctx).ShouldNot(ContainElement(""))
+		before := hashes()
+		unchanged := func() int {
+			count := 0
+			for name, hash := range hashes() {
+				if before[name] == hash {
+					count++
+				}
+			}
+			return count
+		}
+
+		change(ctx, busy, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) { p.Spec.Instructions = "Answer in two sentences." })
+		Eventually(unchanged).WithContext(ctx).Should(BeNumerically("<", manyAgents), "the Agents are looked at one after the other")
+		calm.create(ctx, newAgent(agent))
+		says(ctx, calm, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		Expect(unchanged()).To(BeNumerically(">", 0), "the Agents of the busy namespace were looked at first")
+	}, SpecTimeout(2*patience))
+})
