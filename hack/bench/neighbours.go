@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/bench/hostile"
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/hack/stack"
@@ -100,7 +99,7 @@ func (b *bench) startVictim(ctx context.Context) (*victim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to set up the victim's tools: %w", err)
 	}
-	v := &victim{api: b.api, turns: b.turns, interval: b.neighbours.interval, waiting: map[string]chan *v1alpha1.Turn{}}
+	v := &victim{api: b.api, turns: b.turns, interval: b.neighbours.interval, waiting: map[string]*awaited{}}
 	if v.modelURL, err = b.serve(ctx, model); err != nil {
 		return nil, err
 	}

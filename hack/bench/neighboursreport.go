@@ -138,8 +138,8 @@ func (r *NeighboursReport) failure() error {
 
 // summary says in one line what became of the victim.
 func (r *AttackReport) summary() string {
-	return fmt.Sprintf("p95 %s ms without, %s ms beside it; at most %s times as slow; %d of %d Turns failed; %d restarts; peak %s MiB",
-		number(r.Without.Latency.P95), number(r.With.Latency.P95), number(r.worst()), r.With.failures(), r.With.Turns, r.Restarts, number(r.PeakMiB))
+	return fmt.Sprintf("p95 %s ms without (bound after %s), %s ms beside it (bound after %s); at most %s times as slow; %d of %d Turns failed; %d restarts; peak %s MiB",
+		number(r.Without.Latency.P95), number(r.Without.Bound.P95), number(r.With.Latency.P95), number(r.With.Bound.P95), number(r.worst()), r.With.failures(), r.With.Turns, r.Restarts, number(r.PeakMiB))
 }
 
 func (r *NeighboursReport) table(s Setup) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,7 +42,14 @@ type victim struct {
 	interval time.Duration
 
 	mu      sync.Mutex
-	waiting map[string]chan *v1alpha1.Turn
+	waiting map[string]*awaited
+}
+
+// awaited is a Turn that has not ended.
+type awaited struct {
+	ended chan *v1alpha1.Turn // has room for one
+	bound time.Time           // when an executor was first seen; zero before
+	state string              // that was seen last
 }
 
 // VictimLoad is what became of the victim's Turns.
@@ -53,6 +61,8 @@ type VictimLoad struct {
 	Latency Percentiles `json:"latencyMilliseconds"`
 	// Newcomer is the same for Turns whose Agent, ModelProvider and ToolServer were created with them.
 	Newcomer Percentiles `json:"newcomerLatencyMilliseconds"`
+	// Bound is from a Turn's creation until an executor had it, of all Turns: it tells where time is lost.
+	Bound Percentiles `json:"boundMilliseconds"`
 	// TurnsPerSecond is how many succeeded.
 	TurnsPerSecond float64        `json:"turnsPerSecond"`
 	Failed         map[string]int `json:"failed,omitempty"`
@@ -62,6 +72,7 @@ type VictimLoad struct {
 type victimOutcome struct {
 	newcomer bool
 	latency  time.Duration // at least that for a Turn that has not ended
+	bound    time.Duration // until an executor had it, at least that for a Turn that none had
 	failed   string        // the reason; empty for a Turn that succeeded
 }
 
@@ -69,8 +80,8 @@ type victimOutcome struct {
 func (v *victim) watch(ctx context.Context) error {
 	list := cache.NewListWatchFromClient(v.turns, "turns", victimNamespace, fields.Everything())
 	_, err := watchtools.UntilWithSync(ctx, list, &v1alpha1.Turn{}, nil, func(event watch.Event) (bool, error) {
-		if turn, ok := event.Object.(*v1alpha1.Turn); ok && turn.IsFinished() {
-			v.finished(turn)
+		if turn, ok := event.Object.(*v1alpha1.Turn); ok {
+			v.saw(turn)
 		}
 		return false, nil
 	})
@@ -80,12 +91,20 @@ func (v *victim) watch(ctx context.Context) error {
 	return fmt.Errorf("failed to watch the victim's Turns: %w", err)
 }
 
-func (v *victim) finished(turn *v1alpha1.Turn) {
+func (v *victim) saw(turn *v1alpha1.Turn) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if ended, ok := v.waiting[turn.Name]; ok {
+	a := v.waiting[turn.Name]
+	if a == nil {
+		return
+	}
+	if a.bound.IsZero() && turn.Epoch() > 0 {
+		a.bound = time.Now()
+	}
+	a.state = turn.StateReason()
+	if turn.IsFinished() {
 		delete(v.waiting, turn.Name)
-		ended <- turn // it has room for one
+		a.ended <- turn
 	}
 }
 
@@ -134,13 +153,19 @@ func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration,
 
 // runTurn creates a Turn, for a newcomer with all that it needs, and waits for its end.
 func (v *victim) runTurn(ctx context.Context, name string, newcomer bool) victimOutcome {
-	ended := make(chan *v1alpha1.Turn, 1)
+	a := &awaited{ended: make(chan *v1alpha1.Turn, 1)}
 	v.mu.Lock()
-	v.waiting[name] = ended
+	v.waiting[name] = a
 	v.mu.Unlock()
 	start := time.Now()
 	outcome := func(failed string) victimOutcome {
-		return victimOutcome{newcomer: newcomer, latency: time.Since(start), failed: failed}
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		o := victimOutcome{newcomer: newcomer, latency: time.Since(start), failed: failed}
+		if o.bound = o.latency; !a.bound.IsZero() {
+			o.bound = a.bound.Sub(start)
+		}
+		return o
 	}
 	agent := victimNamespace
 	var objects []client.Object
@@ -154,7 +179,7 @@ func (v *victim) runTurn(ctx context.Context, name string, newcomer bool) victim
 		}
 	}
 	select {
-	case turn := <-ended:
+	case turn := <-a.ended:
 		c := meta.FindStatusCondition(turn.Status.Conditions, v1alpha1.ConditionSucceeded)
 		switch {
 		case c == nil || c.Status != metav1.ConditionTrue:
@@ -164,15 +189,19 @@ func (v *victim) runTurn(ctx context.Context, name string, newcomer bool) victim
 		}
 		return outcome("")
 	case <-ctx.Done():
-		return outcome(reasonUnfinished)
+		v.mu.Lock()
+		state := a.state
+		v.mu.Unlock()
+		return outcome(strings.TrimSpace(reasonUnfinished + " " + state))
 	}
 }
 
 func newVictimLoad(outcomes []victimOutcome, took time.Duration) *VictimLoad {
 	l := &VictimLoad{Turns: len(outcomes), Seconds: took.Seconds(), Failed: map[string]int{}}
-	var steady, newcomers []time.Duration
+	var steady, newcomers, bound []time.Duration
 	succeeded := 0
 	for _, o := range outcomes {
+		bound = append(bound, o.bound)
 		if o.newcomer {
 			newcomers = append(newcomers, o.latency)
 		} else {
@@ -185,6 +214,7 @@ func newVictimLoad(outcomes []victimOutcome, took time.Duration) *VictimLoad {
 		succeeded++
 	}
 	l.Latency, l.Newcomer = percentiles(steady, 0), percentiles(newcomers, 0)
+	l.Bound = percentiles(bound, 0)
 	if took > 0 {
 		l.TurnsPerSecond = float64(succeeded) / took.Seconds()
 	}
