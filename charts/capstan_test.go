@@ -168,10 +168,13 @@ func renderChart(t *testing.T, values ...string) []runtime.Object {
 	return slices.DeleteFunc(renderAll(t, values...), isHook)
 }
 
-// renderHooks returns the objects that exist only while helm uninstall runs.
-func renderHooks(t *testing.T, values ...string) []runtime.Object {
+// renderHooks returns the objects that Helm makes at an event: pre-delete for helm uninstall, test for helm test.
+func renderHooks(t *testing.T, event string, values ...string) []runtime.Object {
 	t.Helper()
-	return slices.DeleteFunc(renderAll(t, values...), func(o runtime.Object) bool { return !isHook(o) })
+	return slices.DeleteFunc(renderAll(t, values...), func(o runtime.Object) bool {
+		object, ok := o.(client.Object)
+		return !ok || object.GetAnnotations()["helm.sh/hook"] != event
+	})
 }
 
 func renderAll(t *testing.T, values ...string) []runtime.Object {

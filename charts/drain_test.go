@@ -59,7 +59,7 @@ func TestUninstallStopsThePodsFirst(t *testing.T) {
 		"a budget and the namespaces": {[]string{"podDisruptionBudget.enabled=true", "watchNamespaces={a}"}, []string{"capstan"}, 70 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hooks, objects := renderHooks(t, tc.values...), renderChart(t, tc.values...)
+			hooks, objects := renderHooks(t, "pre-delete", tc.values...), renderChart(t, tc.values...)
 			for _, hook := range hooks {
 				annotations := hook.(client.Object).GetAnnotations()
 				if annotations["helm.sh/hook"] != "pre-delete" || annotations["helm.sh/hook-delete-policy"] != "before-hook-creation,hook-succeeded" {
@@ -112,7 +112,7 @@ func TestUninstallStopsThePodsFirst(t *testing.T) {
 		})
 	}
 	for _, value := range []string{"uninstall.drain=false", "rbac.create=false"} {
-		if hooks := renderHooks(t, value); len(hooks) != 0 {
+		if hooks := renderHooks(t, "pre-delete", value); len(hooks) != 0 {
 			t.Errorf("got %d hooks with %s, want none", len(hooks), value)
 		}
 	}
@@ -127,12 +127,12 @@ func isJob(o runtime.Object) bool {
 // Deployment's controller and for the kubelet.
 func (c cluster) checkDrain(t *testing.T) {
 	t.Helper()
-	for _, hook := range renderHooks(t) {
+	for _, hook := range renderHooks(t, "pre-delete") {
 		if !isJob(hook) {
 			c.apply(t, hook)
 		}
 	}
-	job := one[*batchv1.Job](t, renderHooks(t))
+	job := one[*batchv1.Job](t, renderHooks(t, "pre-delete"))
 	o := drainOptions(t, job)
 	drainer, err := kubernetes.NewForConfig(c.as(t, "system:serviceaccount:capstan-system:"+job.Spec.Template.Spec.ServiceAccountName))
 	if err != nil {

@@ -48,13 +48,14 @@ func TestManagerWorksWithTheRightsOfTheChart(t *testing.T) {
 				args = append(args, "--set", value)
 			}
 			c.run(t, helmPath, args...)
-			refusals := runManager(t, c.as(t, "system:serviceaccount:capstan-system:capstan"), tc.watched)
+			refusals, readAddress := runManager(t, c.as(t, "system:serviceaccount:capstan-system:capstan"), tc.watched)
 			c.run(t, kubectlPath, "apply", "--namespace", tc.namespace, "-f", manifest)
 			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=condition=Succeeded", "turn/open-loops", "--timeout=60s")
 			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=create", "events.events.k8s.io", "--all", "--timeout=30s")
 			// The time to live is over at once: the manager deletes the Turn.
 			c.run(t, kubectlPath, "patch", "--namespace", tc.namespace, "turn/open-loops", "--type=merge", "-p", `{"spec":{"ttlSecondsAfterFinished":0}}`)
 			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=delete", "turn/open-loops", "--timeout=30s")
+			c.checkHelmTest(t, readAddress)
 			for _, refusal := range refusals() {
 				t.Errorf("the API server refused the manager something: %s", refusal)
 			}
@@ -94,8 +95,8 @@ func (c cluster) as(t *testing.T, user string) *rest.Config {
 	return cfg
 }
 
-// runManager runs a manager until the test ends. The function it returns tells what the API server refused.
-func runManager(t *testing.T, cfg *rest.Config, watched []string) (refusals func() []string) {
+// runManager runs a manager until the test ends, with the read API at an address. The function it returns tells what the API server refused.
+func runManager(t *testing.T, cfg *rest.Config, watched []string) (refusals func() []string, readAddress string) {
 	t.Helper()
 	lines := make(chan string, 10_000)
 	log := funcr.New(func(_, args string) {
@@ -104,7 +105,10 @@ func runManager(t *testing.T, cfg *rest.Config, watched []string) (refusals func
 		default: // a test that logs more than this has failed in another way
 		}
 	}, funcr.Options{})
+	readAddress = freeAddress(t)
+	certificateFile, keyFile := certificate(t)
 	options := manager.Options{
+		ReadBindAddress: "0", ReadTLSBindAddress: readAddress, ReadTLSCertFile: certificateFile, ReadTLSKeyFile: keyFile,
 		DataDir: t.TempDir(), Namespace: "capstan-system", ExecutorName: "capstan-0", WatchNamespaces: watched, LeaderElect: true,
 		MaxConcurrentTurns: 10, MetricsBindAddress: "0", HealthProbeBindAddress: "0", LogFormat: "json", LogLevel: "info",
 		ProbeIntervalSeconds: 1, ToolAllowCIDRs: []string{"127.0.0.0/8", "::1/128"},
@@ -130,5 +134,5 @@ func runManager(t *testing.T, cfg *rest.Config, watched []string) (refusals func
 				return found
 			}
 		}
-	}
+	}, readAddress
 }

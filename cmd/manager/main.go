@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/capstan-dev/capstan/internal/drain"
+	"github.com/capstan-dev/capstan/internal/installation"
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
@@ -88,9 +89,26 @@ Every flag can be set by an environment variable instead: CAPSTAN_ and the flag'
 		},
 	}
 	o.AddFlags(cmd.Flags())
-	cmd.AddCommand(drainCommand())
+	cmd.AddCommand(drainCommand(), checkCommand())
 	return cmd
 }
+
+// clientsOf returns clients of the cluster of a kubeconfig, or of the one that this process runs in, for a command.
+func clientsOf(kubeconfig, command string) (kubernetes.Interface, error) {
+	options := manager.Options{Kubeconfig: kubeconfig}
+	cfg, err := options.RESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("found no cluster to work with: give --kubeconfig, or run in a Pod: %w", err)
+	}
+	cfg.UserAgent = "capstan-" + command + "/" + version
+	clients, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make a client: %w", err)
+	}
+	return clients, nil
+}
+
+const kubeconfigUsage = "path of a kubeconfig file; default: the cluster this process runs in, else $KUBECONFIG or ~/.kube/config"
 
 func drainCommand() *cobra.Command {
 	var kubeconfig string
@@ -103,20 +121,37 @@ chart runs it before helm uninstall removes anything.`,
 		Example: `  manager drain --namespace capstan-system --deployments capstan`,
 		Args:    cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(*cobra.Command, []string) error {
-			options := manager.Options{Kubeconfig: kubeconfig}
-			cfg, err := options.RESTConfig()
+			clients, err := clientsOf(kubeconfig, "drain")
 			if err != nil {
-				return fmt.Errorf("found no cluster to work with: give --kubeconfig, or run in a Pod: %w", err)
-			}
-			cfg.UserAgent = "capstan-drain/" + version
-			clients, err := kubernetes.NewForConfig(cfg)
-			if err != nil {
-				return fmt.Errorf("failed to make a client: %w", err)
+				return err
 			}
 			return drain.Run(ctrl.SetupSignalHandler(), clients, o, zap.New(zap.StacktraceLevel(zapcore.PanicLevel)))
 		},
 	}
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "path of a kubeconfig file; default: the cluster this process runs in, else $KUBECONFIG or ~/.kube/config")
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", kubeconfigUsage)
+	o.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func checkCommand() *cobra.Command {
+	var kubeconfig string
+	var o installation.Options
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Say whether an installation works",
+		Long: `check looks whether the custom resource definitions are served, all Pods of the Deployments are ready, an executor takes Turns, a manager leads,
+and the read API answers. It waits for what does not work yet, and fails when the time is over. The Helm chart runs it for helm test.`,
+		Example: `  manager check --namespace capstan-system --deployments capstan`,
+		Args:    cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			clients, err := clientsOf(kubeconfig, "check")
+			if err != nil {
+				return err
+			}
+			return installation.Check(ctrl.SetupSignalHandler(), clients, o, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", kubeconfigUsage)
 	o.AddFlags(cmd.Flags())
 	return cmd
 }

@@ -58,6 +58,10 @@ func (t *test) run(ctx context.Context) error {
 	if err := t.install(ctx); err != nil {
 		return err
 	}
+	t.say("Running helm test")
+	if err := t.helmTest(ctx); err != nil {
+		return err
+	}
 	t.say("Following NOTES to a first answer")
 	if err := t.firstAnswer(ctx); err != nil {
 		return err
@@ -156,6 +160,23 @@ func (t *test) upgrade(ctx context.Context, values ...string) error {
 // ready waits until the manager is.
 func (t *test) ready(ctx context.Context) error {
 	return t.kubectl(ctx, "-n", system, "rollout", "status", "deployment/capstan", "--timeout", patience.String())
+}
+
+// helmTest runs the chart's test of the installation. Each of says must be part of its log. Its Pod goes, so that nothing is left when the release does.
+func (t *test) helmTest(ctx context.Context, says ...string) error {
+	if err := t.helm(ctx, "test", "capstan", "--namespace", system); err != nil {
+		return err
+	}
+	out, err := t.output(ctx, "", t.cluster.Kubectl, "-n", system, "logs", "pod/capstan-test")
+	if err != nil {
+		return err
+	}
+	for _, want := range append([]string{"ok: custom resource definitions: ", "ok: Deployment capstan: ", "ok: executors: ", "ok: leader: "}, says...) {
+		if !strings.Contains(out, want) {
+			return fmt.Errorf("the log of helm test is %s, want %q", out, want)
+		}
+	}
+	return t.kubectl(ctx, "-n", system, "delete", "pod", "capstan-test")
 }
 
 func (t *test) quickstart(ctx context.Context) error {

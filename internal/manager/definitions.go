@@ -26,16 +26,16 @@ var errNoDefinitions = errors.New("install them with the chart (crds.install) or
 // definitionsHealth looks whether the definitions are there.
 func definitionsHealth(d discovery.DiscoveryInterface, log logr.Logger) *health {
 	return &health{of: "the installation of the custom resource definitions", meanwhile: "nothing can be read or written", log: log, check: func(ctx context.Context) error {
-		if err := checkDefinitions(ctx, d); errors.Is(err, errNoDefinitions) {
+		if err := CheckDefinitions(ctx, d); errors.Is(err, errNoDefinitions) {
 			return err
 		}
 		return nil // without an answer the check of the API server fails
 	}}
 }
 
-// checkDefinitions returns an error that is errNoDefinitions if definitions of capstan.dev are missing. The API server tells everyone who has
+// CheckDefinitions returns an error that is errNoDefinitions if definitions of capstan.dev are missing. The API server tells everyone who has
 // logged in which kinds it serves.
-func checkDefinitions(ctx context.Context, d discovery.DiscoveryInterface) error {
+func CheckDefinitions(ctx context.Context, d discovery.DiscoveryInterface) error {
 	var served metav1.APIResourceList
 	err := d.RESTClient().Get().AbsPath("apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version).Do(ctx).Into(&served)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -60,7 +60,7 @@ func awaitDefinitions(ctx context.Context, d discovery.DiscoveryInterface, log l
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		bounded, cancel := context.WithTimeout(ctx, apiTimeout)
 		defer cancel()
-		return struct{}{}, checkDefinitions(bounded, d)
+		return struct{}{}, CheckDefinitions(bounded, d)
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(storePatience), backoff.WithNotify(func(err error, wait time.Duration) {
 		log.Info("Waiting for the custom resource definitions", "cause", err.Error(), "in", wait.Round(time.Millisecond).String())
 	}))

@@ -107,7 +107,7 @@ func apiHealth(leases kubernetes.Interface, namespace string, log logr.Logger) *
 func reachable(ctx context.Context, leases kubernetes.Interface, namespace string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, apiTimeout, fmt.Errorf("it gave no answer within %s", apiTimeout))
 	defer cancel()
-	_, err := leases.CoordinationV1().Leases(namespace).Get(ctx, leaderElectionID, metav1.GetOptions{})
+	_, err := leases.CoordinationV1().Leases(namespace).Get(ctx, LeaderElectionID, metav1.GetOptions{})
 	switch {
 	case err == nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return nil // it answers

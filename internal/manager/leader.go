@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// leaderElectionID names the Lease by which managers agree on who leads.
-const leaderElectionID = "capstan-manager"
+// LeaderElectionID names the Lease by which managers agree on who leads.
+const LeaderElectionID = "capstan-manager"
 
 // A leader stops at the latest 8.5 s after it has sent the last renewal that succeeded: the answer takes up to leaseTimeout, the next
 // renewal follows after leaderRetry, and is tried for leaderRenewal. Others may lead leaderLease after they saw that renewal, so there are
@@ -68,7 +68,7 @@ func newLeader(o Options, cfg *rest.Config) (*leaderLock, error) {
 
 func newLeaderLock(namespace, identity string, leases coordinationclient.LeasesGetter) *leaderLock {
 	return &leaderLock{LeaseLock: &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: namespace, Name: leaderElectionID},
+		LeaseMeta:  metav1.ObjectMeta{Namespace: namespace, Name: LeaderElectionID},
 		Client:     leases,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 	}}

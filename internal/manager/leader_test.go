@@ -51,7 +51,7 @@ func (c *candidate) run(ctx context.Context, t *testing.T) {
 func leaderOf(name string, renewed time.Time, duration time.Duration) *coordinationv1.Lease {
 	at := metav1.NewMicroTime(renewed)
 	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "capstan-system", Name: leaderElectionID},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "capstan-system", Name: LeaderElectionID},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: &name, RenewTime: &at, AcquireTime: &at, LeaseDurationSeconds: new(int32(duration / time.Second)),
 		},
@@ -125,7 +125,7 @@ func TestALeaderThatIsLostIsReplacedWhenItsLeaseEnds(t *testing.T) {
 				if took := time.Since(begun); took < tc.after || took > tc.most {
 					t.Errorf("%s: the candidate leads after %s, want %s to %s", tc.reason, took, tc.after, tc.most)
 				}
-				now, err := leases.Get(t.Context(), leaderElectionID, metav1.GetOptions{})
+				now, err := leases.Get(t.Context(), LeaderElectionID, metav1.GetOptions{})
 				if err != nil || *now.Spec.HolderIdentity != "new" || *now.Spec.LeaseTransitions != 1 {
 					t.Errorf("the Lease is %+v, %v; want it held by the candidate", now.Spec, err)
 				}
@@ -251,7 +251,7 @@ func TestALeaseThatIsRenewedAtTheLastMomentIsNotTaken(t *testing.T) {
 			refused = true
 			old.Spec.RenewTime = new(metav1.NewMicroTime(time.Now()))
 			err := clientset.Tracker().Update(coordinationv1.SchemeGroupVersion.WithResource("leases"), old, "capstan-system")
-			return true, nil, errors.Join(err, apierrors.NewConflict(coordinationv1.Resource("leases"), leaderElectionID, nil))
+			return true, nil, errors.Join(err, apierrors.NewConflict(coordinationv1.Resource("leases"), LeaderElectionID, nil))
 		})
 		c := newCandidate("new", clientset)
 		begun := time.Now()

@@ -1,0 +1,113 @@
+{{/*
+The account of a hook, and the rights that it has while the hook runs. It takes the chart (root), the hook's component, the annotations of the
+hook (annotations) and its rules.
+*/}}
+{{- define "capstan.hookAccount" -}}
+{{- $name := printf "%s-%s" (include "capstan.fullname" .root) .component }}
+{{- $labels := include "capstan.hookLabels" . | fromYaml }}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ $name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- toYaml $labels | nindent 4 }}
+  annotations:
+    {{- .annotations | nindent 4 }}
+automountServiceAccountToken: false
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: {{ $name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- toYaml $labels | nindent 4 }}
+  annotations:
+    {{- .annotations | nindent 4 }}
+rules:
+{{- toYaml .rules | nindent 0 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ $name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- toYaml $labels | nindent 4 }}
+  annotations:
+    {{- .annotations | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ $name }}
+subjects:
+- kind: ServiceAccount
+  name: {{ $name }}
+  namespace: {{ .root.Release.Namespace }}
+{{- end -}}
+
+{{/* Labels of the objects of a hook. */}}
+{{- define "capstan.hookLabels" -}}
+{{- merge (dict "app.kubernetes.io/component" .component) (include "capstan.labels" .root | fromYaml) | toYaml -}}
+{{- end -}}
+
+{{/* Labels of the Pod of a hook: not those that the Deployments, the Services, the NetworkPolicy and the PodDisruptionBudgets select. */}}
+{{- define "capstan.hookPodLabels" -}}
+{{- omit (merge (dict "app.kubernetes.io/component" .component) (include "capstan.podLabels" .root | fromYaml)) "app.kubernetes.io/name" "app.kubernetes.io/instance" | toYaml -}}
+{{- end -}}
+
+{{/* The Deployments of the release, separated by commas. */}}
+{{- define "capstan.deploymentNames" -}}
+{{- include "capstan.fullname" . -}}
+{{- if .Values.executor.separate -}},{{- include "capstan.fullname" . -}}-executor{{- end -}}
+{{- end -}}
+
+{{/* The spec of the Pod of a hook, which runs a command of the manager's image (args) with the account of its component. */}}
+{{- define "capstan.hookPodSpec" -}}
+restartPolicy: Never
+serviceAccountName: {{ include "capstan.fullname" .root }}-{{ .component }}
+automountServiceAccountToken: true
+enableServiceLinks: false
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  {{- with .root.Values.runAsUser }}
+  runAsUser: {{ int64 . }}
+  runAsGroup: {{ int64 . }}
+  {{- end }}
+  seccompProfile:
+    type: RuntimeDefault
+containers:
+- name: {{ .component }}
+  image: {{ include "capstan.image" .root | quote }}
+  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  args:
+  {{- toYaml .args | nindent 2 }}
+  resources:
+    requests:
+      cpu: 10m
+      memory: 32Mi
+    limits:
+      memory: 128Mi
+  securityContext:
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop:
+      - ALL
+{{- with .root.Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,242 @@
+package charts_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	podsecurity "k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/internal/installation"
+)
+
+// checkOptions returns what the Pod of helm test gives to the manager's command check, which must know every argument.
+func checkOptions(t *testing.T, pod *corev1.Pod) installation.Options {
+	t.Helper()
+	args := pod.Spec.Containers[0].Args
+	var o installation.Options
+	flags := pflag.NewFlagSet("check", pflag.ContinueOnError)
+	o.AddFlags(flags)
+	if len(args) == 0 || args[0] != "check" {
+		t.Fatalf("args = %v, want the command check", args)
+	}
+	if err := flags.Parse(args[1:]); err != nil {
+		t.Fatalf("the command check does not know %v: %v", args, err)
+	}
+	return o
+}
+
+func TestHelmTestChecksTheInstallation(t *testing.T) {
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := "readAPI.enabled=true,readAPI.tlsSecret=read"
+	single := []string{"capstan"}
+	for name, tc := range map[string]struct {
+		values []string
+		want   installation.Options
+	}{
+		"one Deployment":         {nil, installation.Options{Deployments: single, LeaderElection: true}},
+		"no leader election":     {[]string{"leaderElection.enabled=false"}, installation.Options{Deployments: single}},
+		"executors of their own": {[]string{storeURL, "executor.separate=true"}, installation.Options{Deployments: []string{"capstan", "capstan-executor"}, LeaderElection: true}},
+		"a read API":             {[]string{read}, installation.Options{Deployments: single, LeaderElection: true, ReadURL: "https://capstan-read.capstan-system.svc"}},
+		"a read API for some": {
+			[]string{read, "readAPI.from[0].ipBlock.cidr=10.0.0.0/8"},
+			installation.Options{Deployments: single, LeaderElection: true},
+		},
+		"a read API for some, which nothing enforces": {
+			[]string{read, "readAPI.from[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.enabled=false"},
+			installation.Options{Deployments: single, LeaderElection: true, ReadURL: "https://capstan-read.capstan-system.svc"},
+		},
+		"a user of the platform": {
+			[]string{"runAsUser=null", "podDisruptionBudget.enabled=true", "watchNamespaces={a}", "podAnnotations.a=b"},
+			installation.Options{Deployments: single, LeaderElection: true},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hooks, objects := renderHooks(t, "test", tc.values...), renderChart(t, tc.values...)
+			pod := one[*corev1.Pod](t, hooks)
+			tc.want.Namespace, tc.want.Timeout = "capstan-system", 2*time.Minute
+			if diff := cmp.Diff(tc.want, checkOptions(t, pod)); diff != "" {
+				t.Errorf("options (-want +got):\n%s", diff)
+			}
+			if deadline := time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second; deadline <= tc.want.Timeout || deadline >= 5*time.Minute {
+				t.Errorf("the Pod ends after %s, want more than the %s that it waits, and less than the 5 minutes of helm test", deadline, tc.want.Timeout)
+			}
+			for _, hook := range hooks {
+				of := hook.(client.Object)
+				_, isPod := hook.(*corev1.Pod)
+				// helm test --logs reads the log of a Pod by the name of each hook, and fails if it is gone.
+				if of.GetName() != pod.Name {
+					t.Errorf("%T has the name %s, want that of the Pod, %s", hook, of.GetName(), pod.Name)
+				}
+				weight, deletion := "-1", "before-hook-creation,hook-succeeded"
+				if isPod {
+					weight, deletion = "0", "before-hook-creation"
+				}
+				if a := of.GetAnnotations(); a["helm.sh/hook-weight"] != weight || a["helm.sh/hook-delete-policy"] != deletion {
+					t.Errorf("annotations of %T = %v, want the rights before the Pod, and that they go after it", hook, a)
+				}
+			}
+			restricted := podsecurity.LevelVersion{Level: podsecurity.LevelRestricted, Version: podsecurity.LatestVersion()}
+			if result := policy.AggregateCheckResults(evaluator.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec)); !result.Allowed {
+				t.Errorf("restricted Pod Security refuses the Pod: %s", result.ForbiddenDetail())
+			}
+			if r := pod.Spec.Containers[0].Resources; r.Requests.Cpu().IsZero() || r.Requests.Memory().IsZero() || r.Limits.Memory().IsZero() {
+				t.Errorf("resources = %v, want requests and a limit of memory", r)
+			}
+			deployment := every[*appsv1.Deployment](objects)[0]
+			if got, want := pod.Spec.Containers[0].Image, deployment.Spec.Template.Spec.Containers[0].Image; got != want {
+				t.Errorf("image = %s, want that of the manager, %s", got, want)
+			}
+			for _, s := range every[*corev1.Service](objects) {
+				if selects(s.Spec.Selector, pod.Labels) {
+					t.Errorf("Service %s sends requests to the Pod of the test", s.Name)
+				}
+			}
+			for _, b := range every[*policyv1.PodDisruptionBudget](objects) {
+				if selects(b.Spec.Selector.MatchLabels, pod.Labels) {
+					t.Errorf("the budget %s counts the Pod of the test", b.Name)
+				}
+			}
+			want := []rbacv1.PolicyRule{
+				{APIGroups: []string{"apps"}, ResourceNames: tc.want.Deployments, Resources: []string{"deployments"}, Verbs: []string{"get"}},
+				{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "list"}},
+			}
+			if diff := cmp.Diff(want, one[*rbacv1.Role](t, hooks).Rules); diff != "" {
+				t.Errorf("rules (-want +got):\n%s", diff)
+			}
+			if account := one[*corev1.ServiceAccount](t, hooks).Name; pod.Spec.ServiceAccountName != account || one[*rbacv1.RoleBinding](t, hooks).Subjects[0].Name != account {
+				t.Errorf("the Pod has the account %s, want %s", pod.Spec.ServiceAccountName, account)
+			}
+		})
+	}
+	if hooks := renderHooks(t, "test", "rbac.create=false"); len(hooks) != 0 {
+		t.Errorf("got %d hooks with rbac.create=false, want none: the test may see nothing", len(hooks))
+	}
+}
+
+// checkHelmTest runs the command of helm test with its rights, on a release whose manager runs as a process of this test. Nothing makes Pods here: the test
+// stands in for the controller of the Deployment.
+func (c cluster) checkHelmTest(t *testing.T, readAddress string) {
+	t.Helper()
+	hooks := renderHooks(t, "test")
+	for _, hook := range hooks {
+		if _, isPod := hook.(*corev1.Pod); !isPod {
+			c.apply(t, hook)
+		}
+	}
+	pod := one[*corev1.Pod](t, hooks)
+	clients, err := kubernetes.NewForConfig(c.as(t, "system:serviceaccount:capstan-system:"+pod.Spec.ServiceAccountName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := c.as(t, "admin")
+	config.Impersonate.Groups = []string{"system:masters"}
+	admin, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := checkOptions(t, pod)
+	o.ReadURL = "https://" + readAddress
+	check := func(o installation.Options) (string, error) {
+		var said strings.Builder
+		err := installation.Check(context.Background(), clients, o, &said)
+		return said.String(), err
+	}
+	deployments := admin.AppsV1().Deployments(o.Namespace)
+	report := func(status appsv1.DeploymentStatus) {
+		t.Helper()
+		d, err := deployments.Get(t.Context(), "capstan", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		status.ObservedGeneration = d.Generation
+		d.Status = status
+		if _, err := deployments.UpdateStatus(t.Context(), d, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// All that works is said, and what does not, too.
+	report(appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1})
+	short := o
+	short.Timeout = 15 * time.Second
+	said, err := check(short)
+	if err == nil || !strings.Contains(err.Error(), "Deployment capstan: 1 of 1 Pods are of the newest template and 0 are ready") || strings.Contains(err.Error(), "executors:") {
+		t.Errorf("with a Pod that is not ready: %v, said %s; want an error of the Deployment alone", err, said)
+	}
+	report(appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1})
+	said, err = check(o)
+	for _, want := range []string{
+		"ok: custom resource definitions: ", "ok: Deployment capstan: 1 of 1 Pods are ready\n", "ok: executors: capstan-0 can run 10 Turns at once\n", "ok: leader: ", "ok: read API: ",
+	} {
+		if err != nil || !strings.Contains(said, want) {
+			t.Errorf("check = %v and said %s, want %q", err, said, want)
+		}
+	}
+	elsewhere := short
+	elsewhere.Namespace, elsewhere.Timeout = "default", time.Second
+	if _, err := check(elsewhere); err == nil || !strings.Contains(err.Error(), "forbidden") {
+		t.Errorf("check in another namespace = %v, want it refused", err)
+	}
+}
+
+// certificate writes a certificate that has signed itself, and its key.
+func certificate(t *testing.T) (certificateFile, keyFile string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"capstan.example.com"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	certificateFile, keyFile = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	for path, block := range map[string]*pem.Block{certificateFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return certificateFile, keyFile
+}
+
+// freeAddress returns an address of this machine that nothing listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(listener.Addr().(*net.TCPAddr).Port))
+}
