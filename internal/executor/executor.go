@@ -89,6 +89,8 @@ type Executor struct {
 	ManagerSkills []prepare.Skill
 	// Quota returns the last report of the journals' quotas; nil if there is none. If Quota is nil, there never is.
 	Quota func() *quota.Report
+	// Forecast is told which Turns run, for what their journals will still grow by; nil if nobody wants to know.
+	Forecast *quota.Forecast
 	// Now is the time of day.
 	Now func() time.Time
 	// Grace is how long runs may go on after the process was asked to stop. They then have a fifth of it, and at least
@@ -272,6 +274,7 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	e.all.Go(func() {
 		defer abandon(nil)
 		r.run(ctx)
+		e.Forecast.End(string(t.UID), false)
 		counted()
 		e.ended(work, r)
 	})

@@ -297,8 +297,12 @@ func (r *run) engine(ctx context.Context, in *turn.Input) (result *turn.Result, 
 			result, err = nil, errPanicked
 		}
 	}()
+	whole := r.first && !r.tried
 	r.tried = true
-	return r.executor.Engine.RunInput(ctx, in)
+	r.executor.Forecast.Begin(in.UID, r.namespace)
+	result, err = r.executor.Engine.RunInput(ctx, in)
+	r.executor.Forecast.End(in.UID, whole && err == nil)
+	return result, err
 }
 
 // hesitate waits before a Turn is handed back because what it needs is missing, longer with each epoch: the controller may

@@ -169,7 +169,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	meter := &quota.Meter{Store: p.store, Limits: limits, Log: p.log.WithName("journal-quota")}
+	meter := &quota.Meter{Store: p.store, Limits: limits, Forecast: &quota.Forecast{}, Log: p.log.WithName("journal-quota")}
 	runs := &executor.Executor{
 		Name: o.ExecutorName, Capacity: o.MaxConcurrentTurns, Elected: !p.shared, Namespace: o.Namespace,
 		LeaseAnnotations: p.leaseAnnotations, Store: p.identity,
@@ -180,7 +180,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		}},
 		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
 		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory,
-		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Now: p.now, Grace: o.grace(), Log: log,
+		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast, Now: p.now, Grace: o.grace(), Log: log,
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))

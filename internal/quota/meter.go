@@ -32,6 +32,8 @@ type Meter struct {
 	Store store.Meter
 	// Limits that it is judged by.
 	Limits Limits
+	// Forecast is told what is appended, and says what is still to come; nil expects nothing.
+	Forecast *Forecast
 	// Changed receives each Report, in the goroutine that measures. If Changed is nil, nobody does.
 	Changed func(*Report)
 	// Log receives failures.
@@ -46,12 +48,12 @@ type Meter struct {
 // Journal returns a journal that tells the Meter how much is appended to it. It is called before Start, at most once.
 func (m *Meter) Journal(j journal.Journal) journal.Journal {
 	m.much = make(chan struct{}, 1)
-	return &metered{Journal: j, appended: m.note}
+	return &metered{Journal: j, meter: m}
 }
 
 type metered struct {
 	journal.Journal
-	appended func(bytes int64)
+	meter *Meter
 }
 
 // Append appends, and tells how much.
@@ -59,7 +61,9 @@ func (m *metered) Append(ctx context.Context, uid string, entries ...journal.Ent
 	if err := m.Journal.Append(ctx, uid, entries...); err != nil {
 		return err
 	}
-	m.appended(store.BytesOf(entries))
+	bytes := store.BytesOf(entries)
+	m.meter.Forecast.wrote(uid, bytes)
+	m.meter.note(bytes)
 	return nil
 }
 
@@ -133,11 +137,12 @@ func (m *Meter) await(ctx context.Context, due <-chan time.Time, earliest time.T
 func (m *Meter) Measure(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	expected := m.Forecast.expected() // before the use is known: what is written meanwhile counts twice, and not never
 	u, err := m.Store.Use(ctx)
 	if err != nil {
 		return err
 	}
-	r := m.Limits.Judge(u)
+	r := m.Limits.Judge(u, expected)
 	m.last.Store(&r)
 	metrics.JournalUse(metricsOf(m.Limits, u, r))
 	if m.Changed != nil {
@@ -150,7 +155,7 @@ func (m *Meter) Measure(ctx context.Context) error {
 func metricsOf(l Limits, u store.Use, r Report) metrics.Use {
 	all := metrics.Use{Bytes: r.Total.Used, Quota: r.Total.Limit, Namespaces: map[string]metrics.NamespaceUse{}}
 	for namespace, used := range u.Namespaces {
-		all.Namespaces[namespace] = metrics.NamespaceUse{Bytes: used, Quota: l.Namespace(u, used).Limit}
+		all.Namespaces[namespace] = metrics.NamespaceUse{Bytes: used, Quota: l.namespace(u, namespace, nil).Limit}
 	}
 	return all
 }

@@ -34,21 +34,34 @@ type Limits struct {
 
 // Budget is what is used of a quota, in bytes. A Limit of 0 or less is no quota.
 type Budget struct {
-	Used  int64 `json:"used"`
-	Limit int64 `json:"limit"`
+	Used int64 `json:"used"`
+	// Expected is what Turns that run will still write.
+	Expected int64 `json:"expected,omitempty"`
+	Limit    int64 `json:"limit"`
 }
 
-// Tight reports whether so much is used that new Turns wait: 80 %.
+// Tight reports whether so much is used, or will be when the Turns that run have ended, that new Turns wait: 80 %.
 func (b Budget) Tight() bool {
-	return b.Limit > 0 && b.Used >= b.Limit/10*tightTenths
+	return b.Limit > 0 && b.Used+b.Expected >= b.Limit/10*tightTenths
 }
 
-// Spent reports whether all is used, so that Turns that run must wait as well.
+// Spent reports whether all is used, so that Turns that run must wait as well. What they will write does not count: they would wait for
+// themselves.
 func (b Budget) Spent() bool { return b.Limit > 0 && b.Used >= b.Limit }
+
+// String says how much of the quota is used.
+func (b Budget) String() string {
+	used := Bytes(b.Used)
+	if b.Expected > 0 {
+		used += ", and the Turns that run will write about " + Bytes(b.Expected) + " more,"
+	}
+	return used + " of the " + Bytes(b.Limit)
+}
 
 // fuller compares how full two budgets are.
 func fuller(a, b Budget) int {
-	return cmp.Compare(float64(b.Used)/float64(max(b.Limit, 1)), float64(a.Used)/float64(max(a.Limit, 1)))
+	full := func(b Budget) float64 { return float64(b.Used+b.Expected) / float64(max(b.Limit, 1)) }
+	return cmp.Compare(full(b), full(a))
 }
 
 // Report is what controllers and executors need to know of the use of a store.
@@ -59,23 +72,25 @@ type Report struct {
 	Namespaces map[string]Budget `json:"namespaces,omitempty"`
 }
 
-// Judge returns the Report of a use.
-func (l Limits) Judge(u store.Use) Report {
+// Judge returns the Report of a use. expected are the bytes that the Turns of each namespace will still write.
+func (l Limits) Judge(u store.Use, expected map[string]int64) Report {
 	r := Report{Total: Budget{Used: u.Bytes, Limit: l.total(u)}}
-	var tight []string
-	for namespace, used := range u.Namespaces {
-		if l.Namespace(u, used).Tight() {
-			tight = append(tight, namespace)
+	budgets := map[string]Budget{}
+	for _, namespaces := range []map[string]int64{u.Namespaces, expected} {
+		for namespace := range namespaces {
+			if b := l.namespace(u, namespace, expected); b.Tight() {
+				budgets[namespace] = b
+			}
 		}
 	}
-	slices.SortFunc(tight, func(a, b string) int {
-		return cmp.Or(fuller(l.Namespace(u, u.Namespaces[a]), l.Namespace(u, u.Namespaces[b])), cmp.Compare(a, b))
+	tight := slices.SortedFunc(maps.Keys(budgets), func(a, b string) int {
+		return cmp.Or(fuller(budgets[a], budgets[b]), cmp.Compare(a, b))
 	})
-	for _, namespace := range tight[:min(len(tight), maxNamespaces)] {
-		if r.Namespaces == nil {
-			r.Namespaces = map[string]Budget{}
-		}
-		r.Namespaces[namespace] = l.Namespace(u, u.Namespaces[namespace])
+	for _, namespace := range tight[min(len(tight), maxNamespaces):] {
+		delete(budgets, namespace)
+	}
+	if len(budgets) > 0 {
+		r.Namespaces = budgets
 	}
 	return r
 }
@@ -92,9 +107,9 @@ func (l Limits) total(u store.Use) int64 {
 	return min(l.Total, volume)
 }
 
-// Namespace returns the budget of a namespace that uses so much.
-func (l Limits) Namespace(u store.Use, used int64) Budget {
-	b := Budget{Used: used, Limit: l.PerNamespace}
+// namespace returns the budget of a namespace.
+func (l Limits) namespace(u store.Use, namespace string, expected map[string]int64) Budget {
+	b := Budget{Used: u.Namespaces[namespace], Expected: expected[namespace], Limit: l.PerNamespace}
 	if total := l.total(u); b.Limit == 0 && total > 0 {
 		b.Limit = max(total-u.Bytes, 1)
 	}
@@ -118,8 +133,8 @@ func (r *Report) Of(namespace string) Verdict {
 	v := Verdict{New: total.Tight() || own.Tight(), Running: total.Spent() || own.Spent()}
 	switch {
 	case own.Tight() && (own.Spent() || !total.Spent()):
-		v.Message = fmt.Sprintf("the journals of namespace %q use %s of the %s that it may have; new Turns wait from 80 %% on: "+
-			"delete finished Turns and Sessions that nobody needs, or have --journal-quota-per-namespace raised", namespace, Bytes(own.Used), Bytes(own.Limit))
+		v.Message = fmt.Sprintf("the journals of namespace %q use %s that it may have; new Turns wait from 80 %% on: "+
+			"delete finished Turns and Sessions that nobody needs, or have --journal-quota-per-namespace raised", namespace, own)
 	case total.Tight():
 		v.Message = fmt.Sprintf("the journals of all namespaces use %s of %s; new Turns wait from 80 %% on: "+
 			"delete finished Turns and Sessions that nobody needs, or have the volume or --journal-quota enlarged", Bytes(total.Used), Bytes(total.Limit))

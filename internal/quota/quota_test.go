@@ -24,7 +24,7 @@ const gib = 1 << 30
 
 // verdict is what a use means for namespace a: n if new Turns wait, r if those that run wait as well.
 func verdict(l quota.Limits, u store.Use) string {
-	report := l.Judge(u)
+	report := l.Judge(u, nil)
 	v := quota.Decode(report.Encode()).Of("a")
 	said := ""
 	if v.New {
@@ -98,7 +98,7 @@ func TestReportIsBounded(t *testing.T) {
 	for i := range 10_000 {
 		u.Namespaces[fmt.Sprintf("%063d", i)] = 2*gib + int64(i)
 	}
-	r := quota.Limits{PerNamespace: gib}.Judge(u)
+	r := quota.Limits{PerNamespace: gib}.Judge(u, nil)
 	if len(r.Namespaces) != 500 || len(r.Encode()) > 100_000 || !r.Of(fmt.Sprintf("%063d", 9999)).Running {
 		t.Errorf("%d namespaces in %d bytes; want the 500 fullest in less than 100 kB", len(r.Namespaces), len(r.Encode()))
 	}

@@ -21,7 +21,7 @@ func TestUse(t *testing.T) {
 		if err != nil || u.Free <= 0 {
 			t.Fatalf("Use = %+v, %v; want what the volume has left", u, err)
 		}
-		r := limits.Judge(u)
+		r := limits.Judge(u, nil)
 		return r.Of("hog"), r.Of("victim"), u.Bytes
 	}
 	content := make([]byte, 100<<10)

@@ -1,0 +1,120 @@
+package quota_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+
+	"github.com/capstan-dev/capstan/internal/quota"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// forecast is a Meter of a store in which nothing is used yet, with a quota of 100 MiB for each namespace.
+type forecast struct {
+	*quota.Meter
+	t       *testing.T
+	journal journal.Journal
+}
+
+func newForecast(t *testing.T) *forecast {
+	t.Helper()
+	m := &quota.Meter{
+		Store: &uses{use: store.Use{Free: -1}}, Limits: quota.Limits{PerNamespace: 100 << 20}, Forecast: &quota.Forecast{}, Log: logr.Discard(),
+	}
+	return &forecast{Meter: m, t: t, journal: m.Journal(&journaltest.Memory{})}
+}
+
+// writes has a Turn write about so many MiB.
+func (f *forecast) writes(uid string, mebibytes int) {
+	f.t.Helper()
+	payload := json.RawMessage(`"` + strings.Repeat("x", mebibytes<<20) + `"`)
+	if err := f.journal.Append(f.t.Context(), uid, journal.Entry{Seq: 1, Epoch: 1, Kind: journal.ModelReplied, Version: 1, Payload: payload}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// verdict of namespace "a", now.
+func (f *forecast) verdict() quota.Verdict {
+	f.t.Helper()
+	if err := f.Measure(f.t.Context()); err != nil {
+		f.t.Fatal(err)
+	}
+	return quota.Decode(f.Last().Encode()).Of("a")
+}
+
+func TestWhatRunningTurnsWillWriteCounts(t *testing.T) {
+	f := newForecast(t)
+	begin := func(first, end int) {
+		for i := first; i < end; i++ {
+			f.Forecast.Begin(fmt.Sprint("turn-", i), "a")
+		}
+	}
+	begin(0, 30)
+	if v := f.verdict(); v.New {
+		t.Errorf("%+v before a Turn has ended: nothing is known of what they write", v)
+	}
+	f.writes("turn-0", 4)
+	f.Forecast.End("turn-0", true)
+	v := f.verdict()
+	if want := "use 0.0 KiB, and the Turns that run will write about 116 MiB more, of the 100 MiB that it may have; new Turns wait"; !v.New || v.Running || !strings.Contains(v.Message, want) {
+		t.Errorf("%+v, want new Turns to wait, those that run to go on, and a message with %q", v, want)
+	}
+	for i := 1; i < 15; i++ {
+		f.writes(fmt.Sprint("turn-", i), 4)
+	}
+	if v := f.verdict(); v.New {
+		t.Errorf("%+v, want no wait: of the Turns that run, 14 have written what is usual", v)
+	}
+	begin(30, 36)
+	if v := f.verdict(); !v.New {
+		t.Error("another six Turns do not count")
+	}
+	for i := range 36 {
+		f.Forecast.End(fmt.Sprint("turn-", i), false)
+	}
+	if v := f.verdict(); v.New {
+		t.Errorf("%+v after the Turns have ended", v)
+	}
+}
+
+func TestWhatIsUsualFollowsTheTurns(t *testing.T) {
+	f := newForecast(t)
+	for i := range 40 {
+		uid := fmt.Sprint("turn-", i)
+		f.Forecast.Begin(uid, "a")
+		if i == 0 {
+			f.writes(uid, 64)
+		}
+		f.Forecast.End(uid, true)
+	}
+	f.Forecast.Begin("next", "a")
+	if v := f.verdict(); v.New {
+		t.Errorf("%+v: one long journal long ago", v)
+	}
+	f.Forecast.Begin("resumed", "a")
+	f.writes("resumed", 90)
+	f.Forecast.End("resumed", false)
+	if v := f.verdict(); v.New {
+		t.Errorf("%+v: a part of a journal says nothing of a whole one", v)
+	}
+	// Twice is once, and who never began does not end.
+	f.Forecast.Begin("next", "a")
+	f.Forecast.End("never", true)
+}
+
+func TestWithoutAForecastNothingIsExpected(t *testing.T) {
+	var f *quota.Forecast
+	f.Begin("turn", "a")
+	f.End("turn", true)
+	m := newForecast(t)
+	m.Forecast = nil
+	m.writes("turn", 1)
+	if v := m.verdict(); v.New {
+		t.Errorf("%+v", v)
+	}
+}
