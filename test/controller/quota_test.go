@@ -1,6 +1,8 @@
 package controller_test
 
 import (
+	"fmt"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -41,8 +43,27 @@ var _ = Describe("A namespace whose journals are near their quota", func() {
 			}).Should(BeElementOf(v1alpha1.TurnReasonCompleted, v1alpha1.TurnReasonWaitingForJournalSpace))
 			return waits.StateReason()
 		}).Should(Equal(v1alpha1.TurnReasonWaitingForJournalSpace))
-		Expect(message(waits)).To(MatchRegexp(`the journals of namespace "%s" use (8|9)\d\d KiB of the 1.0 MiB that it may have; .*delete finished Turns`, s.namespace))
+		Expect(message(waits)).To(MatchRegexp(`the journals of namespace "%s" use \d{3} KiB(, and the Turns that run .* more,)? of the 1.0 MiB that it may have; .*delete finished Turns`, s.namespace))
 		Expect(apiClient.DeleteAllOf(ctx, &v1alpha1.Turn{}, client.InNamespace(s.namespace), client.MatchingLabels{"part": "first"})).To(Succeed())
 		s.reaches(ctx, waits.Name, v1alpha1.TurnReasonCompleted)
+	}, SpecTimeout(2*patience))
+
+	It("has its new Turns wait for what those that run are about to write", func(ctx SpecContext) {
+		s := newStage(ctx, `rules: [{when: {contains: hangs}, fault: {hang: AfterHeaders}}, {reply: {text: "0123456789", repeat: 5000}}]`)
+		m := s.run(func(o *manager.Options) { o.JournalQuotaPerNamespace = "1Mi" })
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("first"))
+		s.reaches(ctx, "first", v1alpha1.TurnReasonCompleted)
+		for i := range eight {
+			s.create(ctx, newTurn(fmt.Sprint("hangs-", i)))
+		}
+		Eventually(ctx, s.journalUse(ctx, m)).Should(And(HaveField("New", true), HaveField("Running", false)), "what is expected must count")
+		s.create(ctx, newTurn("late"))
+		t := s.reaches(ctx, "late", v1alpha1.TurnReasonWaitingForJournalSpace)
+		Expect(message(t)).To(MatchRegexp(`use 1\d\d KiB, and the Turns that run will write about [6-9]\d\d KiB more, of the 1.0 MiB that it may have`))
+		for i := range eight {
+			s.desire(ctx, fmt.Sprint("hangs-", i), v1alpha1.DesiredStateCancelled)
+		}
+		s.reaches(ctx, "late", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(2*patience))
 })
