@@ -111,8 +111,8 @@ GOARCH = $(shell go env GOARCH)
 CHART_IMAGE = capstan-dev/capstan:$(shell sed -n 's/^appVersion: *"\(.*\)"/\1/p' charts/capstan/Chart.yaml)
 .PHONY: e2e
 e2e: ## Install the chart on a real kubelet on this machine, and disturb it (as root, on Linux; says what is missing). ARGS='--rounds delete,force'; IMAGE=dist/capstan_0.1.0_image.tar tests that very image.
-	@cni=$$(bash hack/e2e/needs.sh) && assets=$$(bash hack/controlplane/get.sh --all) && $(MAKE) -s e2e-programs e2e-images && \
-	  exec $(E2E)/e2e --kubernetes "$$assets" --programs $(E2E) --image '$(or $(IMAGE),$(E2E)/images/capstan_$(VERSION)_image.tar)' --cni "$$cni" $(ARGS)
+	@cni=$$(bash hack/e2e/needs.sh) && assets=$$(bash hack/controlplane/get.sh --all) && postgres=$$(bash hack/postgres/get.sh) && \
+	  $(MAKE) -s e2e-programs e2e-images && exec $(E2E)/e2e --kubernetes "$$assets" --postgres "$$postgres" --programs $(E2E) --image '$(or $(IMAGE),$(E2E)/images/capstan_$(VERSION)_image.tar)' --cni "$$cni" $(ARGS)
 
 .PHONY: e2e-programs
 e2e-programs:
@@ -120,6 +120,7 @@ e2e-programs:
 	@$(GO_BUILD) -o $(E2E)/ ./cmd/capstan ./hack/fakemodel ./hack/toolserver ./hack/exampleservers ./hack/e2e ./hack/e2e/pause ./hack/e2e/wiper
 	@cd hack/e2e/coredns && CGO_ENABLED=0 go build -mod=readonly -buildvcs=false -trimpath -ldflags '-s -w' -o ../../../$(E2E)/coredns .
 	@go build -modfile=hack/tools/helm/go.mod -o $(E2E)/helm helm.sh/helm/v3/cmd/helm
+	@bash hack/e2e/previous.sh $(E2E)/previous $(GOARCH)
 
 .PHONY: e2e-images
 e2e-images: build-bin/release-tool
@@ -128,6 +129,8 @@ e2e-images: build-bin/release-tool
 	  user=65532:65532; [ $$p != coredns ] || user=0:0; \
 	  bin/release-tool image -plain -version 1 -epoch 1 -dist $(E2E)/images -name $$p -reference e2e.local/$$p:1 -user $$user \
 	    -program linux/$(GOARCH)=$(E2E)/$$p >/dev/null; done
+	@bin/release-tool image -plain -version 1 -epoch 1 -dist $(E2E)/images -name previous -reference e2e.local/previous:v1 -user 65532:65532 \
+	  -program linux/$(GOARCH)=$(E2E)/previous/manager >/dev/null
 	@[ -n '$(IMAGE)' ] || $(MAKE) -s image IMG=$(CHART_IMAGE) DIST=$(E2E)/images IMAGE_PLATFORMS=linux/$(GOARCH) >/dev/null
 
 .PHONY: e2e-down

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # version.sh check: fails if the chart differs from what it was when its version last changed.
 # version.sh bump: raises the last number of the version, and keeps the values of the version before for the tests of upgrades.
+# version.sh previous: prints the last commit that has the chart with the version before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 chart=charts/capstan
@@ -21,8 +22,16 @@ bump)
   rm $chart/Chart.yaml.bak
   grep '^version: ' $chart/Chart.yaml
   ;;
+previous)
+  if [ "$(git show HEAD:$chart/Chart.yaml | sed -n 's/^version: //p')" != "$version" ]; then
+    git rev-parse HEAD # the version changes with the next commit
+  else
+    git rev-parse --verify --quiet "$(git log -1 --format=%H -G '^version: ' -- $chart/Chart.yaml)^" ||
+      { echo "version.sh: the history does not reach back to the chart before $version: fetch the whole history (git fetch --unshallow)" >&2; exit 1; }
+  fi
+  ;;
 *)
-  echo "version.sh: want check or bump" >&2
+  echo "version.sh: want check, bump or previous" >&2
   exit 2
   ;;
 esac

@@ -1,7 +1,7 @@
 // Command e2e tries Capstan as it is installed: it runs a cluster with a real kubelet on this machine, installs the Helm chart with
-// few values, follows its NOTES to a first answer, applies the quickstart and the example with tools, and then lets Turns make destructive calls while the manager's Pod
-// is deleted, force-deleted, upgraded, removed with the release, and kept on an emptyDir. A tool server in the cluster counts the
-// effects. It prints a table, and fails if an effect happened twice or a Turn did not end.
+// few values, runs helm test, follows its NOTES to a first answer, applies the quickstart and the example with tools, and then lets Turns make destructive calls while
+// the manager is disturbed: its Pod is deleted, upgraded, drained from the node, removed with the release, and more; rounds lists them all. A tool server in the cluster
+// counts the effects. It prints a table, and fails if an effect happened twice or a Turn did not end.
 //
 // It removes all that it made, also after a failure or Ctrl-C; on a failure the logs stay.
 package main
@@ -33,10 +33,10 @@ const (
 
 // options are the flags.
 type options struct {
-	kubernetes, programs, image, cni, state, logs, root string
-	rounds                                              string
-	timeout                                             time.Duration
-	down, keep                                          bool
+	kubernetes, postgres, programs, image, cni, state, logs, root string
+	rounds                                                        string
+	timeout                                                       time.Duration
+	down, keep                                                    bool
 }
 
 func main() {
@@ -55,6 +55,7 @@ func start(ctx context.Context, args []string, out io.Writer) (err error) {
 	var o options
 	f := flag.NewFlagSet("e2e", flag.ContinueOnError)
 	f.StringVar(&o.kubernetes, "kubernetes", "", "folder with etcd and the programs of Kubernetes")
+	f.StringVar(&o.postgres, "postgres", "", "folder with the programs of PostgreSQL's server")
 	f.StringVar(&o.programs, "programs", "bin/e2e", "folder with the static programs that make e2e builds")
 	f.StringVar(&o.image, "image", "", "OCI archive of the manager's image, as make image writes it, under the name that the chart gives it")
 	f.StringVar(&o.cni, "cni", "/usr/lib/cni", "folder with the CNI plugins bridge, host-local and loopback")
@@ -105,6 +106,7 @@ func newCluster(o options) (*node.Cluster, error) {
 			{Reference: "e2e.local/toolserver:1", Archive: archive("toolserver")},
 			{Reference: "docker.io/capstan-dev/capstan-examples:" + version, Archive: examples},
 			{Reference: "e2e.local/wiper:1", Archive: archive("wiper")},
+			{Reference: "e2e.local/previous:v1", Archive: archive("previous")},
 		},
 	})
 }
@@ -123,8 +125,12 @@ func run(ctx context.Context, o options, cluster *node.Cluster, out io.Writer) (
 			t.say("The logs are in %s", o.logs)
 		}
 		if o.keep {
+			// PostgreSQL ends with this process: with --keep, a manager that has its journal there does not work any more.
 			t.say("The cluster runs on: export KUBECONFIG=%s; make e2e-down removes it", cluster.Kubeconfig)
 			return
+		}
+		if t.database != nil {
+			err = errors.Join(err, t.database.Close())
 		}
 		if err = errors.Join(err, cluster.Down(ending)); err == nil {
 			err = os.RemoveAll(o.logs)

@@ -34,12 +34,17 @@ type round struct {
 	name, what string
 	// seconds returns how long the call of a Turn takes, by the Turn's number.
 	seconds func(number int) int
-	// prepare brings the release into the state in which it is disturbed; nil if it is in it.
+	// prepare brings the release into the state in which it is disturbed, and says what it finds wrong; nil if it is in it.
 	prepare func(context.Context, *test) error
 	// disturb disturbs the manager. It may wait until the new one is to be there.
 	disturb func(context.Context, *test, *result) error
-	// lost says that the journal does not survive, abrupt that the manager has no time to stop.
-	lost, abrupt bool
+	// impossible says why there is no such round for this version; nil if there always is.
+	impossible func(*test) (string, error)
+	// after looks at what the round has left, and brings the release back to the chart's defaults; nil if there is nothing to do.
+	after func(context.Context, *test) error
+	// lost says that the journal does not survive, abrupt that the manager has no time to stop, one that of several executors only the one
+	// with the most Turns is disturbed.
+	lost, abrupt, one bool
 }
 
 var rounds = []round{
@@ -48,7 +53,24 @@ var rounds = []round{
 	{name: "upgrade", what: "helm upgrade --set log.level=debug", seconds: upTo(longCall), disturb: func(ctx context.Context, t *test, _ *result) error {
 		return t.upgrade(ctx, "log.level=debug")
 	}},
-	{name: "uninstall", what: "helm uninstall, then install again", seconds: upTo(60), disturb: uninstall},
+	{name: "drain", what: "the node is drained, with a PodDisruptionBudget", seconds: upTo(longCall), prepare: setBudget, disturb: drain},
+	{name: "forward", what: "helm upgrade from the chart before, with its manager", seconds: upTo(longCall), prepare: installPrevious, disturb: func(ctx context.Context, t *test, _ *result) error {
+		return t.upgrade(ctx)
+	}},
+	{name: "back", what: "helm upgrade to the chart before, with its manager", seconds: upTo(longCall), prepare: installDefaults, disturb: func(ctx context.Context, t *test, _ *result) error {
+		return t.upgradeToPrevious(ctx)
+	}, after: installDefaults, impossible: noWayBack},
+	{name: "uninstall", what: "helm uninstall, then install again", seconds: upTo(60), prepare: startWaiting, disturb: uninstall, after: approveWaiting},
+	{
+		name: "namespaced", what: "the Pod is force-deleted, with watchNamespaces and a read API", seconds: upTo(8), abrupt: true,
+		prepare: installNamespaced, disturb: deletePod("--grace-period=0", "--force"), after: leaveNamespaced,
+	},
+	{
+		name: "postgres", what: "one of two executors is force-deleted, journal in PostgreSQL", seconds: upTo(8), abrupt: true, one: true,
+		prepare: installPostgres, disturb: func(ctx context.Context, t *test, r *result) error {
+			return t.kubectl(ctx, "-n", system, "delete", "pod", r.Victim, "--wait=false", "--grace-period=0", "--force")
+		}, after: installDefaults,
+	},
 	{
 		name: "emptydir", what: "the Pod is deleted, journal on an emptyDir", seconds: upTo(60), lost: true,
 		prepare: func(ctx context.Context, t *test) error {
@@ -57,6 +79,9 @@ var rounds = []round{
 		disturb: deletePod(),
 	},
 }
+
+// installDefaults brings the release back to the chart's default values.
+func installDefaults(ctx context.Context, t *test) error { return t.install(ctx) }
 
 // upTo spreads the calls between 2 seconds and a maximum.
 func upTo(most int) func(int) int {
@@ -76,22 +101,11 @@ func uninstall(ctx context.Context, t *test, r *result) error {
 	if err := t.helm(ctx, "uninstall", "capstan", "--namespace", system); err != nil {
 		return err
 	}
-	turns, err := t.turns(ctx, r.round.name)
-	if err != nil {
+	if err := t.findHandedBack(ctx, r); err != nil {
 		return err
 	}
-	for i := range turns {
-		turn := &turns[i]
-		if turn.IsFinished() {
-			continue
-		}
-		r.HandedBack++
-		if turn.BoundTo() != "" || !strings.Contains(message(turn), "waits for an executor") {
-			r.fail("Turn %s is bound to %q and says %q after helm uninstall, want it handed back", turn.Name, turn.BoundTo(), message(turn))
-		}
-	}
-	if r.HandedBack == 0 {
-		r.fail("all Turns had finished when the release was gone: this proves nothing")
+	if err := t.stillWaiting(ctx); err != nil {
+		r.fail("after helm uninstall: %v", err)
 	}
 	left, err := t.output(ctx, "", t.cluster.Kubectl, "-n", system, "get", "deployments,pods,jobs,serviceaccounts,roles,rolebindings", "-l", "app.kubernetes.io/part-of=capstan", "-o", "name")
 	if err != nil {
@@ -107,6 +121,28 @@ func uninstall(ctx context.Context, t *test, r *result) error {
 	return t.upgrade(ctx)
 }
 
+// findHandedBack looks whether the Turns that have not finished are bound to no executor, when there is none.
+func (t *test) findHandedBack(ctx context.Context, r *result) error {
+	turns, err := t.turns(ctx, r.round.name)
+	if err != nil {
+		return err
+	}
+	for i := range turns {
+		turn := &turns[i]
+		if turn.IsFinished() {
+			continue
+		}
+		r.HandedBack++
+		if turn.BoundTo() != "" || !strings.Contains(message(turn), "waits for an executor") {
+			r.fail("Turn %s is bound to %q and says %q when no executor is left, want it handed back", turn.Name, turn.BoundTo(), message(turn))
+		}
+	}
+	if r.HandedBack == 0 {
+		r.fail("all Turns had finished when no executor was left: this proves nothing")
+	}
+	return nil
+}
+
 // result is what a round has found.
 type result struct {
 	round round
@@ -116,8 +152,10 @@ type result struct {
 	Effects, Repeated int
 	// Unknown is the number of unknown outcomes that status shows, Interrupted of Turns that say that the journal was lost.
 	Unknown, Interrupted int
-	// InFlight are the Turns that were bound when the manager was disturbed, HandedBack those that helm uninstall left.
+	// InFlight are the Turns that were bound when the manager was disturbed, HandedBack those that were bound to no executor when none was left.
 	InFlight, HandedBack int
+	// Victim is the executor that is disturbed, in a round that disturbs one of several. The Turns of the others are no part of InFlight.
+	Victim string
 	// Disturbed is when that was. The others count from then: Gone until the Pods of the old manager were, Started until the
 	// container of the new one ran, First until it had one of the Turns, All until it had all that had not finished.
 	Disturbed                 time.Time
@@ -131,6 +169,12 @@ func (r *result) fail(format string, args ...any) {
 
 // round runs one round and adds its result.
 func (t *test) round(ctx context.Context, r round) error {
+	if r.impossible != nil {
+		if why, err := r.impossible(t); err != nil || why != "" {
+			t.say("No round %s: %s", r.name, why)
+			return err
+		}
+	}
 	t.say("Round %s: %s while %d Turns wipe a disk each", r.name, r.what, turnsPerRound)
 	if r.prepare != nil {
 		if err := r.prepare(ctx, t); err != nil {
@@ -157,6 +201,9 @@ func (t *test) round(ctx context.Context, r round) error {
 			old[before[i].Name] = name
 		}
 	}
+	if r.one {
+		found.Victim = keepVictim(old)
+	}
 	if found.InFlight = len(old); found.InFlight == 0 {
 		return errors.New("no Turn is in flight: this proves nothing")
 	}
@@ -173,10 +220,35 @@ func (t *test) round(ctx context.Context, r round) error {
 	if err := t.ready(ctx); err != nil {
 		return err
 	}
+	if r.after != nil {
+		if err := r.after(ctx, t); err != nil {
+			found.fail("afterwards: %v", err)
+		}
+	}
 	if len(found.Failures) > 0 {
 		return errors.New(strings.Join(found.Failures, "; "))
 	}
 	return nil
+}
+
+// keepVictim returns the executor that has the most of the Turns, and takes those of the others out. With no others there is no victim.
+func keepVictim(old map[string]string) string {
+	turns := map[string]int{}
+	for _, executor := range old {
+		turns[executor]++
+	}
+	if len(turns) < 2 {
+		clear(old) // which proves nothing
+		return ""
+	}
+	victim := ""
+	for _, executor := range slices.Sorted(maps.Keys(turns)) {
+		if victim == "" || turns[executor] > turns[victim] {
+			victim = executor
+		}
+	}
+	maps.DeleteFunc(old, func(_, executor string) bool { return executor != victim })
+	return victim
 }
 
 func (t *test) createTurn(ctx context.Context, r round, number int) error {
@@ -262,7 +334,7 @@ func (t *test) awaitTakeOver(ctx context.Context, r *result, old map[string]stri
 		return errors.New("no Turn has moved to another executor: this proves nothing")
 	}
 	started, err := t.started(ctx, first)
-	r.Started = started.Sub(r.Disturbed)
+	r.Started = max(0, started.Sub(r.Disturbed)) // another executor may have run before
 	r.judgeTakeOver()
 	return err
 }

@@ -124,3 +124,23 @@ func TestCallsOfARoundTakeDifferentTimes(t *testing.T) {
 		t.Errorf("calls take %d to %d s, want 2 to 8", first, last)
 	}
 }
+
+// TestOneOfSeveralExecutorsIsTheVictim: the one with the most Turns, and theirs alone are in flight.
+func TestOneOfSeveralExecutorsIsTheVictim(t *testing.T) {
+	for name, tc := range map[string]struct {
+		old  map[string]string
+		want string
+		left int
+	}{
+		"two":               {map[string]string{"a": "x", "b": "y", "c": "y"}, "y", 2},
+		"as many":           {map[string]string{"a": "y", "b": "x"}, "x", 1},
+		"one alone":         {map[string]string{"a": "x", "b": "x"}, "", 0},
+		"nothing in flight": {map[string]string{}, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := keepVictim(tc.old); got != tc.want || len(tc.old) != tc.left {
+				t.Errorf("victim = %q with %d Turns, want %q with %d", got, len(tc.old), tc.want, tc.left)
+			}
+		})
+	}
+}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/capstan-dev/capstan/hack/e2e/node"
 	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
 const (
@@ -38,6 +39,10 @@ type test struct {
 	begun   time.Time
 	api     client.Client
 	results []result
+	// chart is the path of the chart as it is packaged.
+	chart string
+	// database is the PostgreSQL of the rounds that need one; nil before.
+	database *postgrestest.Server
 }
 
 func (t *test) say(format string, args ...any) {
@@ -54,7 +59,10 @@ func (t *test) run(ctx context.Context) error {
 	if err := t.startServers(ctx); err != nil {
 		return err
 	}
-	t.say("Installing the chart with its default values")
+	if err := t.packageChart(ctx); err != nil {
+		return err
+	}
+	t.say("Installing the packaged chart with its default values")
 	if err := t.install(ctx); err != nil {
 		return err
 	}
@@ -146,20 +154,35 @@ func (t *test) install(ctx context.Context, values ...string) error {
 	return t.apply(ctx, wipeManifest)
 }
 
-// upgrade changes the release and does not wait.
-func (t *test) upgrade(ctx context.Context, values ...string) error {
-	args := []string{
-		"upgrade", "--install", "capstan", filepath.Join(t.options.root, "charts/capstan"), "--namespace", system, "--create-namespace",
+// packageChart makes the archive of the chart, as a release has it.
+func (t *test) packageChart(ctx context.Context) error {
+	if err := t.helm(ctx, "package", filepath.Join(t.options.root, "charts/capstan"), "--destination", t.options.logs); err != nil {
+		return err
 	}
+	found, err := filepath.Glob(filepath.Join(t.options.logs, "capstan-*.tgz"))
+	if err != nil || len(found) != 1 {
+		return fmt.Errorf("helm package has made %d archives, want one: %w", len(found), err)
+	}
+	t.chart = found[0]
+	return nil
+}
+
+// upgrade changes the release and does not wait. Values that are not given are the chart's defaults.
+func (t *test) upgrade(ctx context.Context, values ...string) error {
+	return t.upgradeTo(ctx, t.chart, values...)
+}
+
+func (t *test) upgradeTo(ctx context.Context, chart string, values ...string) error {
+	args := []string{"upgrade", "--install", "capstan", chart, "--namespace", system, "--create-namespace", "--reset-values"}
 	for _, value := range values {
 		args = append(args, "--set", value)
 	}
 	return t.helm(ctx, args...)
 }
 
-// ready waits until the manager is.
+// ready waits until the manager is, and executors of their own are.
 func (t *test) ready(ctx context.Context) error {
-	return t.kubectl(ctx, "-n", system, "rollout", "status", "deployment/capstan", "--timeout", patience.String())
+	return t.kubectl(ctx, "-n", system, "rollout", "status", "deployment", "-l", "app.kubernetes.io/name=capstan", "--timeout", patience.String())
 }
 
 // helmTest runs the chart's test of the installation. Each of says must be part of its log. Its Pod goes, so that nothing is left when the release does.

@@ -11,11 +11,17 @@ import (
 // ServiceNet is the range of the cluster's Services.
 const ServiceNet = "10.96.0.0/16"
 
+// Name is that of the node, and Address its own on the bridge, at which Pods reach the host.
+const (
+	Name    = "e2e-node"
+	Address = "10.244.0.1"
+)
+
 // The addresses of the cluster. The bridge has the node's and the API server's address, and all Pods are on it.
 const (
-	nodeName   = "e2e-node"
+	nodeName   = Name
 	bridge     = "capstan-e2e0"
-	nodeIP     = "10.244.0.1"
+	nodeIP     = Address
 	podCIDR    = "10.244.0.0/24"
 	firstPodIP = "10.244.0.10"
 	serviceIP  = "10.96.0.1"

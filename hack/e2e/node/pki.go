@@ -36,6 +36,7 @@ var identities = []identity{
 	{file: "scheduler", name: "system:kube-scheduler"},
 	{file: "kubelet", name: "system:node:" + nodeName, organization: "system:nodes"},
 	{file: "proxy", name: "system:kube-proxy"},
+	{file: "read-api", name: "capstan-read", names: []string{"capstan-read.capstan-system.svc"}},
 }
 
 // kubeconfigs are the identities that talk to the API server.
@@ -137,6 +138,11 @@ contexts:
 current-context: e2e
 `, apiServer, c.certificate("ca"), c.certificate(name), c.key(name)), name+".conf")
 	return err
+}
+
+// Pair returns the paths of a certificate of the cluster's authority and of its key: read-api is that of the read API.
+func (c *Cluster) Pair(name string) (certificateFile, keyFile string) {
+	return c.certificate(name), c.key(name)
 }
 
 func (c *Cluster) certificate(name string) string { return c.path("pki", name+".crt") }

@@ -76,6 +76,9 @@ func place(bin string, settings ...string) (s *Server, err error) {
 	return s, nil
 }
 
+// Login returns the name and the password of the server's one user.
+func (s *Server) Login() (name, secret string) { return user, password }
+
 // URL returns the address of a database.
 func (s *Server) URL(database string) string {
 	u := url.URL{

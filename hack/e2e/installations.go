@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/e2e/node"
+	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
+)
+
+const (
+	// postgresPort is where PostgreSQL listens, at the address of the node.
+	postgresPort = 15432
+	// turnsWaiting is how many Turns wait for an approval while the release is removed.
+	turnsWaiting = 3
+	// waiting is the label of their round.
+	waiting = "waiting"
+)
+
+// setBudget installs a PodDisruptionBudget, and waits until it lets the one Pod go.
+func setBudget(ctx context.Context, t *test) error {
+	if err := t.install(ctx, "podDisruptionBudget.enabled=true"); err != nil {
+		return err
+	}
+	return t.kubectl(ctx, "-n", system, "wait", "poddisruptionbudget/capstan", "--for=jsonpath={.status.disruptionsAllowed}=1", "--timeout", patience.String())
+}
+
+// drain takes the manager from the only node, checks that its Turns were handed back, and lets Pods onto the node again. The servers stay: one of
+// them counts the effects.
+func drain(ctx context.Context, t *test, r *result) error {
+	err := t.kubectl(ctx, "drain", node.Name, "--pod-selector=app.kubernetes.io/name=capstan", "--delete-emptydir-data", "--timeout", patience.String())
+	if err == nil {
+		err = t.findHandedBack(ctx, r)
+	}
+	r.Disturbed = time.Now() // what counts is the take-over by the new Pod
+	return errors.Join(err, t.kubectl(ctx, "uncordon", node.Name))
+}
+
+// upgradeToPrevious gives the release the chart of the version before, and its manager.
+func (t *test) upgradeToPrevious(ctx context.Context) error {
+	return t.upgradeTo(ctx, t.previous("chart"), "image.registry=e2e.local", "image.repository=previous", "image.tag=v1")
+}
+
+// noWayBack says why the release cannot go back to the version before: the schema of the journal does not. It is empty if it can.
+func noWayBack(t *test) (string, error) {
+	before, err := os.ReadFile(t.previous("migrations"))
+	if err != nil {
+		return "", err
+	}
+	now, err := os.ReadDir(filepath.Join(t.options.root, "internal/store/sqlite/migrations"))
+	if err != nil {
+		return "", err
+	}
+	if len(now) == len(strings.Fields(string(before))) {
+		return "", nil
+	}
+	return "the schema of the journal is newer than that of the version before, and does not go back", nil
+}
+
+func installPrevious(ctx context.Context, t *test) error {
+	if err := t.upgradeToPrevious(ctx); err != nil {
+		return err
+	}
+	return t.ready(ctx)
+}
+
+// previous is a path below what previous.sh has written.
+func (t *test) previous(name string) string {
+	return filepath.Join(t.options.programs, "previous", name)
+}
+
+// installNamespaced installs the chart for one namespace, with a read API, and checks its rights and its test.
+func installNamespaced(ctx context.Context, t *test) error {
+	certificateFile, keyFile := t.cluster.Pair("read-api")
+	if err := t.kubectl(ctx, "-n", system, "create", "secret", "tls", "capstan-read", "--cert="+certificateFile, "--key="+keyFile); err != nil {
+		return err
+	}
+	if err := t.install(ctx, "watchNamespaces={"+work+"}", "readAPI.enabled=true", "readAPI.tlsSecret=capstan-read"); err != nil {
+		return err
+	}
+	if err := t.helmTest(ctx, "ok: read API: https://capstan-read.capstan-system.svc answers"); err != nil {
+		return err
+	}
+	for namespace, want := range map[string]string{work: "yes", "examples": "no"} {
+		// It fails with the answer no.
+		if got, _ := t.output(ctx, "", t.cluster.Kubectl, "auth", "can-i", "list", "turns.capstan.dev", "-n", namespace, "--as=system:serviceaccount:"+system+":capstan"); strings.TrimSpace(got) != want {
+			return fmt.Errorf("the manager may list the Turns of namespace %s: %q, want %s", namespace, got, want)
+		}
+	}
+	beyond := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "examples", Name: "beyond"}}
+	beyond.Spec.AgentRef.Name = "helpdesk"
+	beyond.Spec.Message = "Which tickets are open?"
+	return t.api.Create(ctx, beyond)
+}
+
+// leaveNamespaced checks that no manager has looked at the Turn of the other namespace, that one does when the release serves all of them again, and that
+// it ends.
+func leaveNamespaced(ctx context.Context, t *test) error {
+	status, err := t.output(ctx, "", t.cluster.Kubectl, "-n", "examples", "get", "turn/beyond", "-o", "jsonpath={.status.conditions}{.status.executor}")
+	if err != nil {
+		return err
+	}
+	if status != "" {
+		return fmt.Errorf("the Turn of a namespace that is not served says %s, want nothing", status)
+	}
+	if err := t.install(ctx); err != nil {
+		return err
+	}
+	return t.kubectl(ctx, "-n", "examples", "wait", "turn/beyond", "--for=jsonpath={.status.completionTime}", "--timeout", patience.String())
+}
+
+// installPostgres starts a PostgreSQL beside the cluster, and installs the chart with its journal there, with two executors.
+func installPostgres(ctx context.Context, t *test) error {
+	access := filepath.Join(t.cluster.Volumes(), "pg_hba.conf")
+	rules := "local all all scram-sha-256\nhost all all 10.244.0.0/24 scram-sha-256\n"
+	if err := os.WriteFile(access, []byte(rules), 0o644); err != nil { //nolint:gosec // because PostgreSQL runs as another user
+		return err
+	}
+	var err error
+	if t.database, err = postgrestest.Start(ctx, t.options.postgres, "fsync=off", "listen_addresses="+node.Address, "port="+strconv.Itoa(postgresPort), "hba_file="+access); err != nil {
+		return err
+	}
+	user, password := t.database.Login()
+	secret := fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: capstan-store, namespace: %s}\nstringData: {password: %s}\n", system, password)
+	if err := t.apply(ctx, secret); err != nil {
+		return err
+	}
+	return t.install(ctx, fmt.Sprintf("store.url=postgres://%s@%s/postgres?sslmode=disable", user, net.JoinHostPort(node.Address, strconv.Itoa(postgresPort))),
+		"store.passwordSecret.name=capstan-store", "executor.separate=true", "executor.replicas=2")
+}
+
+// startWaiting creates Turns whose call is to be approved, and waits until they wait.
+func startWaiting(ctx context.Context, t *test) error {
+	if err := t.install(ctx); err != nil {
+		return err
+	}
+	for i := range turnsWaiting {
+		name := fmt.Sprintf("%s-%d", waiting, i)
+		turn := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: work, Name: name, Labels: map[string]string{"round": waiting}}}
+		turn.Spec.AgentRef.Name = "careful-wiper"
+		turn.Spec.Message = fmt.Sprintf("Wipe disk=%s seconds=0", name)
+		if err := t.api.Create(ctx, turn); err != nil {
+			return fmt.Errorf("failed to create Turn %s: %w", name, err)
+		}
+	}
+	return t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
+		err := t.stillWaiting(ctx)
+		return err == nil, "", err
+	})
+}
+
+// stillWaiting returns an error unless each of these Turns waits for the approval of one call.
+func (t *test) stillWaiting(ctx context.Context) error {
+	turns, err := t.turns(ctx, waiting)
+	if err != nil {
+		return err
+	}
+	if len(turns) != turnsWaiting {
+		return fmt.Errorf("there are %d Turns that wait for an approval, want %d", len(turns), turnsWaiting)
+	}
+	for i := range turns {
+		if turn := &turns[i]; turn.IsFinished() || len(turn.Status.PendingApprovals) != 1 {
+			return fmt.Errorf("the Turn %s says %q and has %d calls that wait for an approval, want one", turn.Name, message(turn), len(turn.Status.PendingApprovals))
+		}
+	}
+	return nil
+}
+
+// settled waits until decisions count: those of the first seconds after the policy was installed may not have been checked.
+func (t *test) settled(ctx context.Context) error {
+	out, err := t.output(ctx, "", t.cluster.Kubectl, "get", "validatingadmissionpolicy/capstan-system-capstan-toolapprovals",
+		"validatingadmissionpolicybinding/capstan-system-capstan-toolapprovals", "-o", "jsonpath={.items[*].metadata.creationTimestamp}")
+	if err != nil {
+		return err
+	}
+	for made := range strings.FieldsSeq(out) {
+		at, err := time.Parse(time.RFC3339, made)
+		if err != nil {
+			return fmt.Errorf("failed to read when the policy of ToolApprovals was made: %w", err)
+		}
+		if err := t.poll(ctx, patience, func(context.Context) (bool, string, error) {
+			return time.Since(at) > approvals.Settle+time.Second, "the policy of ToolApprovals is new", nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// approveWaiting checks that the Turns still wait in the new release, approves their calls, and checks that each call was made once.
+func approveWaiting(ctx context.Context, t *test) error {
+	if err := t.stillWaiting(ctx); err != nil {
+		return err
+	}
+	wiped, err := t.wiped(ctx, waiting)
+	if err != nil {
+		return err
+	}
+	if len(wiped) > 0 {
+		return fmt.Errorf("disks were wiped before that was approved: %v", wiped)
+	}
+	if err := t.settled(ctx); err != nil {
+		return err
+	}
+	for i := range turnsWaiting {
+		name := fmt.Sprintf("%s-%d", waiting, i)
+		if _, err := t.output(ctx, "", filepath.Join(t.options.programs, "capstan"), "approve", name, "--namespace", work, "-y", "--without-arguments"); err != nil {
+			return err
+		}
+	}
+	var turns []v1alpha1.Turn
+	if err := t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
+		var err error
+		turns, err = t.turns(ctx, waiting)
+		return !slices.ContainsFunc(turns, func(turn v1alpha1.Turn) bool { return !turn.IsFinished() }), "approved Turns have not finished", err
+	}); err != nil {
+		return err
+	}
+	if wiped, err = t.wiped(ctx, waiting); err != nil {
+		return err
+	}
+	for i := range turns {
+		if turn := &turns[i]; turn.StateReason() != v1alpha1.TurnReasonCompleted || wiped[turn.Name] != 1 {
+			return fmt.Errorf("the Turn %s ended as %s and wiped its disk %d times after its approval, want Completed and once: %s", turn.Name, turn.StateReason(), wiped[turn.Name], message(turn))
+		}
+	}
+	return nil
+}

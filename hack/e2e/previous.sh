@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# previous.sh FOLDER ARCHITECTURE: writes the chart of the version before, and the manager of the last commit that had it, to FOLDER.
+set -euo pipefail
+folder=$(realpath -m "$1")
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+commit=$(bash hack/chart/version.sh previous)
+if [ "$(cat "$folder/commit" 2>/dev/null)" = "$commit-$2" ]; then exit 0; fi
+sources=$(mktemp -d)
+trap 'rm -rf "$sources"' EXIT
+git archive "$commit" | tar -x -C "$sources"
+rm -rf "$folder"
+mkdir -p "$folder"
+(cd "$sources" && CGO_ENABLED=0 GOOS=linux GOARCH=$2 GOAMD64=v1 GOARM64=v8.0 GOFIPS140=off GOEXPERIMENT='' \
+  go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=previous' -o "$folder/manager" ./cmd/manager)
+mv "$sources/charts/capstan" "$folder/chart"
+# The journal's schema does not go back.
+ls "$sources/internal/store/sqlite/migrations" >"$folder/migrations"
+echo "$commit-$2" >"$folder/commit"
