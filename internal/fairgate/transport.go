@@ -9,7 +9,7 @@ import (
 // next. A write takes about 5 to 15 milliseconds, so that a namespace beside others still has hundreds in a second.
 const (
 	writesAtOnce      = 16
-	writesOfNamespace = 4
+	writesOfNamespace = 3
 )
 
 // Writes returns what wraps a transport to the API server so that the writes of namespaces take turns. They wait here and not in the API
