@@ -64,8 +64,8 @@ func TestWritesOfANamespaceLeaveRoomForOthers(t *testing.T) {
 		{http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/busy/leases"},
 		{http.MethodPost, "/apis/authentication.k8s.io/v1/tokenreviews"},
 		{http.MethodPut, "/apis/capstan.dev/v1alpha1/namespaces/calm/turns/one/status"},
-		{http.MethodPost, "/api/v1/namespaces/calm/events"},
-		{http.MethodPatch, "/apis/events.k8s.io/v1/namespaces/calm/events/one"},
+		{http.MethodPost, "/api/v1/namespaces/other/events"},
+		{http.MethodPatch, "/apis/events.k8s.io/v1/namespaces/other/events/one"},
 	} {
 		send(t.Context(), r.method, r.path)
 		if got, want := <-server.arrived, r.method+" "+r.path; got != want {
