@@ -91,6 +91,8 @@ type Executor struct {
 	Quota func() *quota.Report
 	// Forecast is told which Turns run, for what their journals will still grow by; nil if nobody wants to know.
 	Forecast *quota.Forecast
+	// Stopping is told that the executor has begun to stop, after which it hands back what does not end in time; nil tells nobody.
+	Stopping func()
 	// Now is the time of day.
 	Now func() time.Time
 	// Grace is how long runs may go on after the process was asked to stop. They then have a fifth of it, and at least
@@ -314,6 +316,9 @@ func (e *Executor) drain(stop context.CancelCauseFunc) {
 		r.stopSoon()
 	}
 	e.mu.Unlock()
+	if e.Stopping != nil {
+		e.Stopping()
+	}
 	e.Log.Info("Stopping", "executor", e.Name, "running", len(left), "grace", e.Grace)
 
 	done := make(chan struct{})

@@ -332,3 +332,13 @@ func isClosed(c <-chan struct{}) bool {
 		return false
 	}
 }
+
+func TestAnExecutorThatStopsSaysSo(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+	told := 0
+	e.Stopping, e.Grace = func() { told++ }, time.Hour
+	e.drain(func(error) { t.Error("runs were abandoned although there are none") })
+	if told != 1 || !e.draining {
+		t.Errorf("told %d times, draining %t; want once, true", told, e.draining)
+	}
+}

@@ -20,6 +20,7 @@ type Gate struct {
 
 	mu   sync.Mutex
 	free int
+	open bool
 	// came are the two namespaces that came last, the last one first.
 	came [2]struct {
 		namespace string
@@ -48,7 +49,7 @@ func (g *Gate) Enter(ctx context.Context, namespace string) error {
 	}
 	g.mu.Lock()
 	g.come(namespace)
-	if g.free > 0 && g.mayEnter(namespace) && len(g.waiting[namespace]) == 0 {
+	if g.open || g.free > 0 && g.mayEnter(namespace) && len(g.waiting[namespace]) == 0 {
 		g.admit(namespace)
 		g.mu.Unlock()
 		return nil
@@ -86,6 +87,24 @@ func (g *Gate) Leave(namespace string) {
 	}
 	for g.free > 0 && g.next() {
 	}
+}
+
+// Open lets all in from now on, those that wait as well: a process that stops has little time for what it must write.
+func (g *Gate) Open() {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open = true
+	for _, namespace := range g.turns {
+		for _, turn := range g.waiting[namespace] {
+			g.admit(namespace)
+			close(turn)
+		}
+		delete(g.waiting, namespace)
+	}
+	g.turns = nil
 }
 
 // next lets one in, of the first namespace that may have one more inside, and puts that namespace behind the others. It reports

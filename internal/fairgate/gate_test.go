@@ -167,10 +167,31 @@ func TestTheGateIsNeverOverfull(t *testing.T) {
 	}
 }
 
+func TestAnOpenGateLetsAllIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, in := New(1, 1), make(chan string, 10)
+		for _, namespace := range []string{"a", "a", "b", "c"} {
+			enter(t, g, namespace, in)
+		}
+		g.Open()
+		enter(t, g, "a", in)
+		if synctest.Wait(); len(in) != 5 {
+			t.Errorf("%d are inside, want all 5", len(in))
+		}
+		for range 5 {
+			g.Leave(<-in)
+		}
+		if g.free != 1 || len(g.inside) > 0 || len(g.waiting) > 0 || len(g.turns) > 0 {
+			t.Errorf("the gate remembers %+v", g)
+		}
+	})
+}
+
 func TestWithoutAGateAllGetIn(t *testing.T) {
 	var g *Gate
 	if err := g.Enter(t.Context(), "a"); err != nil {
 		t.Error(err)
 	}
 	g.Leave("a")
+	g.Open()
 }

@@ -12,13 +12,13 @@ const (
 	writesOfNamespace = 3
 )
 
-// Writes returns what wraps a transport to the API server so that the writes of namespaces take turns. They wait here and not in the API
-// server, which takes a manager for one user and serves what it sends in the order in which it comes. Reads do not wait, nor do Leases,
-// whose holders must not lose them because others are busy, nor what belongs to no namespace.
-func Writes() func(http.RoundTripper) http.RoundTripper {
-	gate := New(writesAtOnce, writesOfNamespace)
-	return func(next http.RoundTripper) http.RoundTripper { return &transport{next: next, gate: gate} }
-}
+// Writes returns a gate for writes to the API server: see Wrap.
+func Writes() *Gate { return New(writesAtOnce, writesOfNamespace) }
+
+// Wrap returns a transport to the API server, as rest.Config.Wrap wants it, whose writes pass the gate, so that namespaces take turns. They
+// wait here and not in the API server, which takes a manager for one user and serves what it sends in the order in which it comes. Reads do
+// not wait, nor do Leases, whose holders must not lose them because others are busy, nor what belongs to no namespace.
+func (g *Gate) Wrap(next http.RoundTripper) http.RoundTripper { return &transport{next: next, gate: g} }
 
 type transport struct {
 	next http.RoundTripper

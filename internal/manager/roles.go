@@ -21,6 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/clusternet"
 	"github.com/capstan-dev/capstan/internal/controller"
 	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/janitor"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/providers"
@@ -39,6 +40,8 @@ type parts struct {
 	manager   ctrl.Manager
 	config    *rest.Config
 	clientset kubernetes.Interface
+	// writes is what the writes of all namespaces to the API server pass.
+	writes *fairgate.Gate
 	// access knows who may read journals and metrics.
 	access *access.Guard
 	// client writes the status of all objects, and status that of Turns.
@@ -180,7 +183,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		}},
 		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
 		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory,
-		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast, Now: p.now, Grace: o.grace(), Log: log,
+		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast, Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))
