@@ -67,6 +67,9 @@ var _ = Describe("the status of a Turn", func() {
 			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}, Message: message},
 		}
 		Expect(apiClient.Create(ctx, t)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) {
+			Expect(client.IgnoreNotFound(apiClient.Delete(ctx, t))).To(Succeed()) // a spec may have deleted it, or made another of its name
+		})
 		return t
 	}
 	answer := func(t *v1alpha1.Turn, text string) {
