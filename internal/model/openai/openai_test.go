@@ -152,8 +152,8 @@ func TestCancelEndsTheRequest(t *testing.T) {
 }
 
 func TestSlowAnswerIsNoIdleOne(t *testing.T) {
-	_, url := fake(t, `rules: [{reply: {text: "one answer in many pieces", chunkChars: 2}, fault: {chunkDelayMilliseconds: 40}}]`)
-	p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 300 * time.Millisecond })
+	_, url := fake(t, `rules: [{reply: {text: "one answer in many pieces", chunkChars: 2}, fault: {chunkDelayMilliseconds: 200}}]`)
+	p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 2 * time.Second })
 	got, err := p.Generate(t.Context(), request("hello"))
 	if err != nil || got.Text != "one answer in many pieces" {
 		t.Errorf("Generate = %q, %v; want the answer: only silence is a time-out", got.Text, err)

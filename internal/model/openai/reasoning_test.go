@@ -69,8 +69,8 @@ func TestReasoningBesideCalls(t *testing.T) {
 
 // TestThinkingIsNoSilence: a model that thinks for long is at work.
 func TestThinkingIsNoSilence(t *testing.T) {
-	_, url := fake(t, `rules: [{reply: {reasoning: "one thought in many pieces", text: "yes", chunkChars: 2}, fault: {chunkDelayMilliseconds: 40}}]`)
-	p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 300 * time.Millisecond })
+	_, url := fake(t, `rules: [{reply: {reasoning: "one thought in many pieces", text: "yes", chunkChars: 2}, fault: {chunkDelayMilliseconds: 200}}]`)
+	p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 2 * time.Second })
 	got, err := p.Generate(t.Context(), request("hello"))
 	if err != nil || got.Reasoning != "one thought in many pieces" || got.Text != "yes" {
 		t.Errorf("Generate = %+v, %v; want the answer: only silence is a time-out", got, err)
