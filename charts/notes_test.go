@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -35,23 +34,15 @@ func firstAnswer(t *testing.T, notes string) []string {
 // servedExample copies examples/cluster to the folder of a repository. Its servers run here instead of in Pods, which this cluster has not.
 func servedExample(t *testing.T) string {
 	t.Helper()
-	files, err := filepath.Glob("../examples/cluster/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no example: %v", err)
-	}
-	var manifests []string
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		manifests = append(manifests, string(data))
+	folder := filepath.Join("examples", "cluster")
+	data, err := os.ReadFile(filepath.Join("..", folder, "servers", "model.yaml"))
+	if err != nil {
+		t.Fatal(err)
 	}
 	var rules struct {
 		Data map[string]string `json:"data"`
 	}
-	servers := slices.IndexFunc(files, func(f string) bool { return filepath.Base(f) == "servers.yaml" })
-	first, _, _ := strings.Cut(strings.TrimPrefix(manifests[servers], "---\n"), "\n---\n")
+	first, _, _ := strings.Cut(strings.TrimPrefix(string(data), "---\n"), "\n---\n")
 	if err := yaml.Unmarshal([]byte(first), &rules); err != nil {
 		t.Fatal(err)
 	}
@@ -79,13 +70,17 @@ func servedExample(t *testing.T) string {
 		tools.Close()
 	})
 	root := t.TempDir()
-	folder := filepath.Join(root, "examples", "cluster")
-	if err := os.MkdirAll(folder, 0o750); err != nil {
+	if err := os.CopyFS(filepath.Join(root, folder), os.DirFS(filepath.Join("..", folder))); err != nil {
 		t.Fatal(err)
 	}
-	here := strings.NewReplacer("http://example-model.capstan-example:8089", model.URL, "http://example-tickets.capstan-example:8090", tools.URL)
-	for i, file := range files {
-		if err := os.WriteFile(filepath.Join(folder, filepath.Base(file)), []byte(here.Replace(manifests[i])), 0o600); err != nil {
+	here := strings.NewReplacer("http://example-model.default:8089", model.URL, "http://example-tickets.default:8090", tools.URL)
+	for _, name := range []string{"modelprovider.yaml", "toolserver.yaml"} {
+		file := filepath.Join(root, folder, name)
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(here.Replace(string(data))), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -106,50 +101,75 @@ func TestNotesLeadToAFirstAnswer(t *testing.T) {
 	root := servedExample(t)
 	commands := firstAnswer(t, install())
 	want := []string{
-		"kubectl create namespace capstan-example",
-		"kubectl -n capstan-example apply -f examples/cluster",
-		"kubectl -n capstan-example wait turn/first-answer --for=jsonpath='{.status.completionTime}' --timeout=5m",
-		"kubectl -n capstan-example get turn first-answer -o wide",
+		"kubectl -n default apply -f examples/cluster/servers",
+		"kubectl -n default wait deployment/example-model deployment/example-tickets --for=condition=Available --timeout=5m",
+		"kubectl -n default apply -f examples/cluster",
+		`kubectl -n default wait turn/first-answer --for=jsonpath='{.status.completionTime}' --timeout=5m ` +
+			`-o jsonpath='{.status.conditions[?(@.type=="Succeeded")].message}{"\n"}{.status.result.text}{"\n"}'`,
 	}
 	if !slices.Equal(commands, want) {
 		t.Fatalf("the commands of NOTES are %q, want four after helm install: %q", commands, want)
 	}
 	runManager(t, c.as(t, "system:serviceaccount:capstan-system:capstan"), nil)
 	var shown string
-	for _, command := range commands {
+	for i, command := range commands {
+		if i == 1 { // nothing makes Pods here: the test stands in for the controller of the Deployments
+			for _, name := range []string{"example-model", "example-tickets"} {
+				c.run(t, kubectlPath, "-n", "default", "patch", "deployment", name, "--subresource=status", "--type=merge", "-p",
+					`{"status": {"conditions": [{"type": "Available", "status": "True"}]}}`)
+			}
+		}
 		shown = c.shellIn(t, root, command)
 	}
-	if !regexp.MustCompile(`first-answer +example +Completed .*I looked for it\. Ticket 1042 is open: Printer on floor 3 jams`).MatchString(shown) {
+	if !strings.Contains(shown, "I looked for it. Ticket 1042 is open: Printer on floor 3 jams") {
 		t.Errorf("the last command shows %q, want the answer with ticket 1042", shown)
 	}
 
 	t.Run("Failure", func(t *testing.T) {
-		c.run(t, kubectlPath, "-n", "capstan-example", "delete", "turn", "first-answer")
-		c.shellIn(t, root, `sed 's/^  message:/  desiredState: Cancelled\n  message:/' examples/cluster/turn.yaml | kubectl -n capstan-example create -f -`)
-		c.shellIn(t, root, commands[2])
-		if shown := c.shellIn(t, root, commands[3]); !strings.Contains(shown, "Cancelled") {
-			t.Errorf("after a Turn that has failed the last command shows %q, want its reason", shown)
+		c.run(t, kubectlPath, "-n", "default", "delete", "turn", "first-answer")
+		c.shellIn(t, root, `sed 's/^  message:/  desiredState: Cancelled\n  message:/' examples/cluster/turn.yaml | kubectl -n default create -f -`)
+		if shown := c.shellIn(t, root, commands[3]); !strings.Contains(strings.ToLower(shown), "cancel") {
+			t.Errorf("after a Turn that has failed the last command shows %q, want why", shown)
 		}
 	})
 
-	t.Run("OtherRelease", func(t *testing.T) {
-		commands := firstAnswer(t, install("watchNamespaces={default}", "image.registry=registry.example.com:5000", "image.repository=team/capstan", "image.tag=1.2.3"))
-		if len(commands) != 3 {
-			t.Fatalf("the commands of NOTES are %q, want three: the namespace is there", commands)
+	t.Run("Removal", func(t *testing.T) {
+		c.shellIn(t, root, "kubectl -n default delete -R -f examples/cluster")
+		kinds := "configmaps,deployments,services,secrets,agents,promptprofiles,modelproviders,toolservers,turns"
+		left := c.run(t, kubectlPath, "-n", "default", "get", kinds, "-o", "name")
+		if strings.Contains(left, "example") || strings.Contains(left, "first-answer") {
+			t.Errorf("the command that removes the example leaves %q", left)
 		}
-		c.shellIn(t, root, commands[0])
-		image := c.run(t, kubectlPath, "-n", "default", "get", "deployments", "-o", "jsonpath={.items[*].spec.template.spec.containers[*].image}")
-		if want := "registry.example.com:5000/team/capstan-examples:1.2.3 registry.example.com:5000/team/capstan-examples:1.2.3"; image != want {
-			t.Errorf("the images are %q, want those beside the manager's: %q", image, want)
+	})
+
+	t.Run("OtherNamespace", func(t *testing.T) {
+		c.run(t, kubectlPath, "create", "namespace", "team")
+		commands := firstAnswer(t, install("watchNamespaces={team}"))
+		if len(commands) != 4 {
+			t.Fatalf("the commands of NOTES are %q, want four", commands)
 		}
-		original, err := filepath.Abs("..")
+		c.shellIn(t, "..", commands[0])
+		c.shellIn(t, "..", commands[2])
+		url := c.run(t, kubectlPath, "-n", "team", "get", "modelprovider/example", "toolserver/example", "-o", "jsonpath={.items[*].spec['baseURL','mcp']}")
+		if !strings.Contains(url, "http://example-model.team:8089/v1") || !strings.Contains(url, "http://example-tickets.team:8090/mcp") {
+			t.Errorf("the addresses are %q, want Services of the namespace", url)
+		}
+	})
+
+	// README shows the commands for an image in a registry.
+	t.Run("OtherImage", func(t *testing.T) {
+		commands := firstAnswer(t, install("image.registry=registry.example.com", "image.repository=capstan", "image.tag=0.1.0"))
+		readme, err := os.ReadFile("../README.md")
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.shellIn(t, original, commands[0])
-		url := c.run(t, kubectlPath, "-n", "default", "get", "modelprovider/example", "toolserver/example", "-o", "jsonpath={.items[*].spec['baseURL','mcp']}")
-		if !strings.Contains(url, "http://example-model.default:8089/v1") || !strings.Contains(url, "http://example-tickets.default:8090/mcp") {
-			t.Errorf("the addresses are %q, want Services of the namespace", url)
+		if shown := strings.Join(commands, "\n") + "\n```"; !strings.Contains(string(readme), "image.tag=0.1.0\n"+shown) {
+			t.Errorf("README does not show the commands of NOTES after that of helm:\n%s", shown)
+		}
+		c.shellIn(t, "..", commands[0])
+		image := c.run(t, kubectlPath, "-n", "default", "get", "deployments", "-o", "jsonpath={.items[*].spec.template.spec.containers[*].image}")
+		if want := "registry.example.com/capstan-examples:0.1.0 registry.example.com/capstan-examples:0.1.0"; image != want {
+			t.Errorf("the images are %q, want those beside the manager's: %q", image, want)
 		}
 	})
 }
