@@ -30,7 +30,7 @@ const (
 	// ReasonCredentialsRejected surfaces when the endpoint refused the credentials (HTTP 401 or 403).
 	ReasonCredentialsRejected = "CredentialsRejected"
 	// ReasonEndpointUnreachable surfaces when the endpoint could not be reached, or answered with a server error.
-	// Agents stay Ready then: each Turn tries for itself, with its retries and its chain.
+	// Agents stay Ready then: each Turn tries for itself, with its retries and its chain. While the object is new, Turns wait.
 	ReasonEndpointUnreachable = "EndpointUnreachable"
 	// ReasonAddressRefused surfaces on ModelProvider and ToolServer when the address is one that this manager does not connect to.
 	// Agents stay Ready then, as with EndpointUnreachable.
@@ -66,15 +66,17 @@ const (
 	// ConditionProfileResolved is True when the agent's PromptProfile is there and Ready, and what the agent adds to it
 	// is: instructions that render with it, skills that it has, contributions that can be read.
 	ConditionProfileResolved = "ProfileResolved"
-	// ConditionModelsResolved is True when all ModelProviders of the agent's chain are there and have usable credentials.
+	// ConditionModelsResolved is True when all ModelProviders of the agent's chain are there and have usable credentials, and none that is
+	// new is still to be waited for.
 	ConditionModelsResolved = "ModelsResolved"
 
 	// ConditionToolsResolved is True when all ToolServers and sub-agents that the agent names are there, and each server was asked
-	// for its tools. That a server is out of reach does not count.
+	// for its tools. That a server is out of reach does not count, unless it is new and none of its tools are known.
 	ConditionToolsResolved = "ToolsResolved"
 	// ReasonToolServerNotFound surfaces when a ToolServer does not exist.
 	ReasonToolServerNotFound = "ToolServerNotFound"
-	// ReasonToolServerNotReady surfaces when a ToolServer was not asked for its tools yet, and none of them are known.
+	// ReasonToolServerNotReady surfaces when a ToolServer was not asked for its tools yet, or is new and could not be reached, and none of
+	// them are known.
 	ReasonToolServerNotReady = "ToolServerNotReady"
 	// ReasonSubAgentNotFound surfaces when a sub-agent does not exist.
 	ReasonSubAgentNotFound = "SubAgentNotFound"
@@ -94,7 +96,8 @@ const (
 	ReasonInvalidTimeZone = "InvalidTimeZone"
 	// ReasonProviderNotFound surfaces when a ModelProvider of the chain does not exist.
 	ReasonProviderNotFound = "ProviderNotFound"
-	// ReasonProviderNotReady surfaces when a ModelProvider of the chain lacks usable credentials, or was not yet looked at.
+	// ReasonProviderNotReady surfaces when a ModelProvider of the chain lacks usable credentials, or was not yet looked at; and when one is
+	// new and could not be reached, and no other is Ready.
 	ReasonProviderNotReady = "ProviderNotReady"
 )
 

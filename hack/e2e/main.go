@@ -1,6 +1,6 @@
 // Command e2e tries Capstan as it is installed: it runs a cluster with a real kubelet on this machine, installs the Helm chart with
-// few values, runs helm test, follows its NOTES to a first answer, applies the quickstart and the example with tools, and then lets Turns make destructive calls while
-// the manager is disturbed: its Pod is deleted, upgraded, drained from the node, removed with the release, and more; rounds lists them all. A tool server in the cluster
+// few values, runs helm test, follows its NOTES to a first answer, applies the example of NOTES all at once, applies the quickstart and the example with tools, and then
+// lets Turns make destructive calls while the manager is disturbed: its Pod is deleted, upgraded, drained from the node, removed with the release, and more; rounds lists them all. A tool server in the cluster
 // counts the effects. It prints a table, and fails if an effect happened twice or a Turn did not end.
 //
 // It removes all that it made, also after a failure or Ctrl-C; on a failure the logs stay.

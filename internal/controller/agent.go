@@ -34,6 +34,8 @@ type AgentReconciler struct {
 	ManagerSkills []prepare.Skill
 	// Recheck is how often agents are looked at where ConfigMaps may not be watched; 0 watches them.
 	Recheck time.Duration
+	// ProbeInterval is the time between two looks at an endpoint that answers. It bounds how long an object is new.
+	ProbeInterval time.Duration
 }
 
 // SetupWithManager registers the reconciler. An agent is looked at when its spec changes, and when something it refers
@@ -80,12 +82,35 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	sum.stall(&a.Status.Conditions, a.Generation, now, sum.reason == v1alpha1.ReasonInvalidTimeZone)
 	a.Status.PromptRenderHash, a.Status.Tools = hash, exposed
 	a.Status.ObservedGeneration = a.Generation
-	again := ctrl.Result{RequeueAfter: r.Recheck}
+	again := ctrl.Result{RequeueAfter: earliest(r.Recheck, models.after, tools.after)}
 	if equality.Semantic.DeepEqual(before, &a.Status) {
 		return again, profile.failure
 	}
 	again, err = written(again, r.Client.Status().Update(ctx, &a))
 	return again, errors.Join(profile.failure, err)
+}
+
+// earliest is the first of these times, which are 0 where there is none.
+func earliest(times ...time.Duration) time.Duration {
+	var first time.Duration
+	for _, t := range times {
+		if t > 0 && (first == 0 || t < first) {
+			first = t
+		}
+	}
+	return first
+}
+
+// awaited says that Turns wait for an object that is new and does not answer, and for how long; it says nothing of any other. The reason is
+// said and the message is not: it is on the object, and would be written to each Agent and each Turn that waits.
+func (r *AgentReconciler) awaited(kind string, o client.Object, c *metav1.Condition) (why string, left time.Duration) {
+	if !isAway(c) {
+		return "", 0
+	}
+	if left = stillNew(r.Now(), o, r.ProbeInterval); left <= 0 {
+		return "", 0
+	}
+	return fmt.Sprintf("%s %q is new and does not answer (%s): turns wait for it until it is %s old", kind, o.GetName(), c.Reason, newFor(r.ProbeInterval)), left
 }
 
 // readiness sums findings up: the first that does not hold is the reason, the messages of all are told.
@@ -170,9 +195,12 @@ func (r *AgentReconciler) sample(ctx context.Context, a *v1alpha1.Agent, p *v1al
 }
 
 // resolveModels finds the providers of the agent's chain. An endpoint that is out of reach does not count: the Turn that
-// needs it will try, and has the rest of the chain.
+// needs it will try, and has the rest of the chain. While it is new, its server may be about to start: Turns wait for it unless
+// another endpoint of the chain answers.
 func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) (finding, error) {
-	var missing, unready []string
+	var missing, unready, starting []string
+	var answers bool
+	var after time.Duration
 	for _, name := range providerNames(a) {
 		var p v1alpha1.ModelProvider
 		if err := r.Client.Get(ctx, types.NamespacedName{Namespace: a.Namespace, Name: name}, &p); err != nil {
@@ -182,18 +210,27 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 			missing = append(missing, fmt.Sprintf("ModelProvider %q does not exist", name))
 			continue
 		}
-		switch c := ready(p.Status.Conditions, p.Generation); {
+		c := ready(p.Status.Conditions, p.Generation)
+		why, left := r.awaited("ModelProvider", &p, c)
+		switch {
 		case c == nil:
 			unready = append(unready, fmt.Sprintf("ModelProvider %q is not checked yet", name))
-		case c.Status != metav1.ConditionTrue && c.Reason != v1alpha1.ReasonEndpointUnreachable && c.Reason != v1alpha1.ReasonAddressRefused:
+		case c.Status == metav1.ConditionTrue:
+			answers = true
+		case why != "":
+			starting, after = append(starting, why), earliest(after, left)
+		case c.Reason != v1alpha1.ReasonEndpointUnreachable && c.Reason != v1alpha1.ReasonAddressRefused:
 			unready = append(unready, fmt.Sprintf("ModelProvider %q is not ready: %s", name, c.Message))
 		}
 	}
+	if !answers {
+		unready = append(unready, starting...)
+	}
 	switch {
 	case len(missing) > 0:
-		return finding{reason: v1alpha1.ReasonProviderNotFound, message: strings.Join(append(missing, unready...), "; ")}, nil
+		return finding{reason: v1alpha1.ReasonProviderNotFound, message: strings.Join(append(missing, unready...), "; "), after: after}, nil
 	case len(unready) > 0:
-		return finding{reason: v1alpha1.ReasonProviderNotReady, message: strings.Join(unready, "; ")}, nil
+		return finding{reason: v1alpha1.ReasonProviderNotReady, message: strings.Join(unready, "; "), after: after}, nil
 	}
 	return finding{holds: true, reason: v1alpha1.ReasonResolved, message: "all model providers are there"}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -31,13 +32,16 @@ type toolFindings struct {
 	// offers of the entries, in their order.
 	offers []tool.Offer
 	// missing are the ToolServers and the sub-agents that are not there, unasked the ToolServers that nobody has asked for their
-	// tools yet, and notes what else people should know.
+	// tools yet, or that are new and do not answer, and notes what else people should know.
 	missingServers, missingAgents, unasked, notes []string
+	// after is when to look again, 0 if an event will tell.
+	after time.Duration
 }
 
 // resolveTools finds the ToolServers and sub-agents of an agent, and says which tools a Turn would be offered by now. Nobody
 // is asked: a server's tools are those of its status. One that is away does not count: calls of its tools fail, or, if it was never
-// reached, Turns run without them and say so. But it must have been asked: Turns wait for that as they wait for what is missing.
+// reached, Turns run without them and say so. But it must have been asked, and one that is new may be about to start: Turns wait for
+// that as they wait for what is missing.
 func (r *AgentReconciler) resolveTools(ctx context.Context, a *v1alpha1.Agent) (finding, []v1alpha1.ExposedTool, error) {
 	if len(a.Spec.Tools) == 0 {
 		return finding{holds: true, reason: v1alpha1.ReasonResolved, message: "the agent names no tools"}, nil, nil
@@ -73,11 +77,14 @@ func (r *AgentReconciler) lookAtServer(ctx context.Context, found *toolFindings,
 	}
 	// The reason is said and the message is not: it is on the ToolServer, and would be written to each Agent whenever it changes.
 	c, known := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionReady), s.Status.LastDiscoveryTime != nil
+	why, left := r.awaited("ToolServer", &s, c)
 	switch {
 	case !asked(&s) && c != nil && c.ObservedGeneration == s.Generation:
 		found.unasked = append(found.unasked, fmt.Sprintf("ToolServer %q could not be asked for its tools yet (%s)", name, c.Reason))
 	case !asked(&s):
 		found.unasked = append(found.unasked, fmt.Sprintf("ToolServer %q is not checked yet", name))
+	case !known && why != "":
+		found.unasked, found.after = append(found.unasked, why), earliest(found.after, left)
 	case c != nil && c.Status != metav1.ConditionTrue && known:
 		found.note("ToolServer %q is not ready (%s): calls of its tools fail until it is", name, c.Reason)
 	case c != nil && c.Status != metav1.ConditionTrue:
@@ -203,7 +210,7 @@ func (f *toolFindings) sum() finding {
 	case len(f.missingAgents) > 0:
 		return finding{reason: v1alpha1.ReasonSubAgentNotFound, message: several(all)}
 	case len(f.unasked) > 0:
-		return finding{reason: v1alpha1.ReasonToolServerNotReady, message: several(all)}
+		return finding{reason: v1alpha1.ReasonToolServerNotReady, message: several(all), after: f.after}
 	case len(all) > 0:
 		return finding{holds: true, reason: v1alpha1.ReasonResolved, message: several(all)}
 	}

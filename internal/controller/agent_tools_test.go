@@ -49,6 +49,11 @@ func unreached(reason string) func(*v1alpha1.ToolServer) {
 	}
 }
 
+// createdAgo makes an object so old.
+func createdAgo(d time.Duration) func(*v1alpha1.ToolServer) {
+	return func(s *v1alpha1.ToolServer) { s.CreationTimestamp = metav1.NewTime(now.Add(-d)) }
+}
+
 func altered[T client.Object](object T, how ...func(T)) T {
 	for _, f := range how {
 		f(object)
@@ -114,7 +119,7 @@ func subAgent(name string, tools ...v1alpha1.AgentTool) *v1alpha1.Agent {
 // "name source effect role", with a star where somebody must approve.
 func lookAtTools(t *testing.T, a *v1alpha1.Agent, others ...client.Object) (said string, holds bool, offered []string) {
 	t.Helper()
-	r := &AgentReconciler{Client: inMemory(t, append(others, a)...)}
+	r := &AgentReconciler{Client: inMemory(t, append(others, a)...), Now: func() time.Time { return now }, ProbeInterval: time.Minute}
 	found, exposed, err := r.resolveTools(t.Context(), a)
 	if err != nil {
 		t.Fatal(err)
@@ -184,6 +189,27 @@ func TestToolsOfAnAgent(t *testing.T) {
 			"turns wait no longer than for the first look, and have none of its tools then", subAgent("desk", ofServer("new", allow("x"))),
 			[]client.Object{altered(newServer("new"), unreached(v1alpha1.ReasonEndpointUnreachable))},
 			`Resolved: ToolServer "new" is not ready (EndpointUnreachable) and was never reached: turns run without its tools until it is`, false, nil,
+		},
+		"a new server that was not reached yet": {
+			"its Pods may start with it, and a turn keeps the tools that it began with", subAgent("desk", ofServer("new", allow("x"))),
+			[]client.Object{altered(newServer("new"), unreached(v1alpha1.ReasonEndpointUnreachable), createdAgo(119*time.Second))},
+			`ToolServerNotReady: ToolServer "new" is new and does not answer (EndpointUnreachable): turns wait for it until it is 2m0s old`, true, nil,
+		},
+		"a server that was new for two minutes": {
+			"it is away", subAgent("desk", ofServer("new", allow("x"))),
+			[]client.Object{altered(newServer("new"), unreached(v1alpha1.ReasonEndpointUnreachable), createdAgo(2*time.Minute))},
+			`Resolved: ToolServer "new" is not ready (EndpointUnreachable) and was never reached: turns run without its tools until it is`, false, nil,
+		},
+		"a new server at an address that is refused": {
+			"no Pod that starts changes that", subAgent("desk", ofServer("new", allow("x"))),
+			[]client.Object{altered(newServer("new"), unreached(v1alpha1.ReasonAddressRefused), createdAgo(time.Second))},
+			`Resolved: ToolServer "new" is not ready (AddressRefused) and was never reached: turns run without its tools until it is`, false, nil,
+		},
+		"a new server that was reached before": {
+			"its tools are known", subAgent("desk", ofServer("tickets", allow("search_*"))),
+			[]client.Object{altered(tickets(), away(v1alpha1.ReasonEndpointUnreachable), createdAgo(time.Second))},
+			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable): calls of its tools fail until it is`, false,
+			[]string{search},
 		},
 		"a corrected server that was never reached": {
 			"the address may be right now", subAgent("desk", ofServer("new")),

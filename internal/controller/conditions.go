@@ -20,6 +20,8 @@ type finding struct {
 	reason, message string
 	// failure is why the look is to be tried again, nil if an event will tell when.
 	failure error
+	// after is when to look again, 0 if an event will tell.
+	after time.Duration
 }
 
 // set writes a finding as a condition.

@@ -53,7 +53,7 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	found = steady(found, p.Status.Conditions, p.Generation)
 	found.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, r.Now())
 	p.Status.ObservedGeneration = p.Generation
-	again := nextLook(r.Now(), p.Status.Conditions, p.Generation, r.ProbeInterval)
+	again := nextLook(r.Now(), &p, p.Status.Conditions, r.ProbeInterval)
 	if equality.Semantic.DeepEqual(before, &p.Status) {
 		return again, nil
 	}

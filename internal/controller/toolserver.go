@@ -82,7 +82,7 @@ func (r *ToolServerReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	found = steady(found, s.Status.Conditions, s.Generation)
 	found.set(&s.Status.Conditions, v1alpha1.ConditionReady, s.Generation, r.Now())
 	s.Status.ObservedGeneration = s.Generation
-	again := nextLook(r.Now(), s.Status.Conditions, s.Generation, r.ProbeInterval)
+	again := nextLook(r.Now(), &s, s.Status.Conditions, r.ProbeInterval)
 	if equality.Semantic.DeepEqual(before, &s.Status) {
 		return again, nil
 	}

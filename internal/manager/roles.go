@@ -106,7 +106,9 @@ func (p *parts) addController(ctx context.Context) error {
 		&controller.PromptProfileReconciler{Client: p.client, Now: p.now, ConfigMaps: configMaps, Recheck: recheck},
 		&controller.ModelProviderReconciler{Client: p.client, Events: p.events, Providers: p.providers, Now: p.now, ProbeInterval: probeInterval},
 		&controller.ToolServerReconciler{Client: p.client, Events: p.events, Servers: p.servers, Now: p.now, ProbeInterval: probeInterval},
-		&controller.AgentReconciler{Client: p.client, Now: p.now, ConfigMaps: configMaps, ManagerSkills: p.skills, Recheck: recheck},
+		&controller.AgentReconciler{
+			Client: p.client, Now: p.now, ConfigMaps: configMaps, ManagerSkills: p.skills, Recheck: recheck, ProbeInterval: probeInterval,
+		},
 		&controller.SessionReconciler{Client: p.client, Live: mgr.GetAPIReader(), Now: p.now, Turns: turns},
 		turns,
 		turns.Executors,

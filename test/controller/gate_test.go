@@ -16,10 +16,15 @@ type gate struct {
 	next    http.Handler
 	closed  atomic.Pointer[chan struct{}]
 	waiting atomic.Int64
+	// down breaks every connection off, as before a server has started.
+	down atomic.Bool
 }
 
 // ServeHTTP hands a request on when the gate is open.
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if g.down.Load() {
+		panic(http.ErrAbortHandler)
+	}
 	if opened := g.closed.Load(); opened != nil && r.Method == http.MethodPost {
 		g.waiting.Add(1)
 		select {
