@@ -196,7 +196,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	if f := r.toolAnswer(stop); f != nil {
 		result.Text = f.Text
 	}
-	result.attach(r.output != nil && stop.answered())
+	r.attached = result.attach(r.output != nil && stop.answered())
 	result.Record = finalize.Make(record)
 	return result, nil
 }
@@ -230,22 +230,25 @@ const (
 	answerJSON = "answer.json"
 )
 
-// attach makes the structured answer of the text, where there is one, and an artifact of either that is too large for a status.
-func (r *Result) attach(structured bool) {
+// attach makes the structured answer of the text, where there is one, and an artifact of either that is too large for a status, which is
+// returned to be written with the result.
+func (r *Result) attach(structured bool) []journal.Artifact {
 	content, name := []byte(r.Text), answerText
 	quoted, err := json.Marshal(r.Text)
 	large := err != nil || len(quoted)-2 > maxInline
-	if data, ok := structuredAnswer(r.Text); structured && ok {
-		if len(data) <= maxInline {
+	if structured {
+		if data, ok := structuredAnswer(r.Text); ok && len(data) <= maxInline {
 			r.Data = data
-		} else {
+		} else if ok {
 			content, name, large = data, answerJSON, true
 		}
 	}
-	if large {
-		a := journal.NewArtifact(content)
-		r.Answer = &Artifact{Name: name, SHA256: a.SHA256, Bytes: a.Bytes}
+	if !large {
+		return nil
 	}
+	a := journal.NewArtifact(content)
+	r.Answer = &Artifact{Name: name, SHA256: a.SHA256, Bytes: a.Bytes}
+	return []journal.Artifact{a}
 }
 
 // structuredAnswer is the JSON of an answer, as a result has it.
@@ -256,17 +259,6 @@ func structuredAnswer(text string) (json.RawMessage, bool) {
 	}
 	compact, err := json.Marshal(data)
 	return compact, err == nil
-}
-
-// attachments are the artifacts of a result.
-func (r *Result) attachments() []journal.Artifact {
-	if r.Answer == nil {
-		return nil
-	}
-	if data, ok := structuredAnswer(r.Text); ok && r.Answer.Name == answerJSON {
-		return []journal.Artifact{journal.NewArtifact(data)}
-	}
-	return []journal.Artifact{journal.NewArtifact([]byte(r.Text))}
 }
 
 // called are the tools that were called, with their roles.

@@ -344,6 +344,8 @@ type run struct {
 	pending  []journal.Record
 	// output is the form of the answer; nil for none.
 	output *schema.Schema
+	// attached are the artifacts to write with the result.
+	attached []journal.Artifact
 	// affects is true once the run has announced, by BeforeEffect, that it calls a tool that is not ReadOnly.
 	affects bool
 	// began says whether this run has written anything, and wrote whether anything but that a call is about to be made.
@@ -366,7 +368,7 @@ func (r *run) finish() error {
 // end writes the end of the Turn. The ends of open calls go with it: a Turn that has ended has no open call.
 func (r *run) end(result *Result) error {
 	return r.record(append(r.past.loop.OpenEnds(r.exposed().Nonce),
-		journal.Record{Kind: journal.Finalized, Payload: result, Artifacts: result.attachments()})...)
+		journal.Record{Kind: journal.Finalized, Payload: result, Artifacts: r.attached})...)
 }
 
 // work is a context that ends with the run's life, with the time of the Turn, or when the Turn is cancelled.
