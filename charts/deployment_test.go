@@ -29,6 +29,19 @@ func managerKnows(flag string) bool {
 	return flags.Lookup(flag) != nil
 }
 
+// parseCommand gives the arguments of a container to a command of the manager, which must know every one.
+func parseCommand(t *testing.T, name string, args []string, addFlags func(*pflag.FlagSet)) {
+	t.Helper()
+	flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	addFlags(flags)
+	if len(args) == 0 || args[0] != name {
+		t.Fatalf("args = %v, want the command %s", args, name)
+	}
+	if err := flags.Parse(args[1:]); err != nil {
+		t.Fatalf("the command %s does not know %v: %v", name, args, err)
+	}
+}
+
 // subjectOf returns the ServiceAccount that the manager's Pods run as.
 func subjectOf(t *testing.T, objects []runtime.Object) rbacv1.Subject {
 	t.Helper()

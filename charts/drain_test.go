@@ -9,7 +9,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -29,16 +28,8 @@ import (
 // drainOptions returns what the Job of the chart gives to the manager's command drain, which must know every argument.
 func drainOptions(t *testing.T, job *batchv1.Job) drain.Options {
 	t.Helper()
-	args := job.Spec.Template.Spec.Containers[0].Args
 	var o drain.Options
-	flags := pflag.NewFlagSet("drain", pflag.ContinueOnError)
-	o.AddFlags(flags)
-	if len(args) == 0 || args[0] != "drain" {
-		t.Fatalf("args = %v, want the command drain", args)
-	}
-	if err := flags.Parse(args[1:]); err != nil {
-		t.Fatalf("the command drain does not know %v: %v", args, err)
-	}
+	parseCommand(t, "drain", job.Spec.Template.Spec.Containers[0].Args, o.AddFlags)
 	return o
 }
 

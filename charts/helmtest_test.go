@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -34,16 +33,8 @@ import (
 // checkOptions returns what the Pod of helm test gives to the manager's command check, which must know every argument.
 func checkOptions(t *testing.T, pod *corev1.Pod) installation.Options {
 	t.Helper()
-	args := pod.Spec.Containers[0].Args
 	var o installation.Options
-	flags := pflag.NewFlagSet("check", pflag.ContinueOnError)
-	o.AddFlags(flags)
-	if len(args) == 0 || args[0] != "check" {
-		t.Fatalf("args = %v, want the command check", args)
-	}
-	if err := flags.Parse(args[1:]); err != nil {
-		t.Fatalf("the command check does not know %v: %v", args, err)
-	}
+	parseCommand(t, "check", pod.Spec.Containers[0].Args, o.AddFlags)
 	return o
 }
 

@@ -55,12 +55,17 @@ func (f *Forecast) End(uid string, whole bool) {
 		return
 	}
 	usual, known := f.usual[g.namespace]
-	switch {
-	case known:
+	if known {
 		f.usual[g.namespace] = usual + (g.written-usual)/weight
-	case len(f.usual) < maxUsual:
-		f.usual[g.namespace] = g.written
+		return
 	}
+	for other := range f.usual {
+		if len(f.usual) < maxUsual {
+			break
+		}
+		delete(f.usual, other) // any one: its next Turn tells anew
+	}
+	f.usual[g.namespace] = g.written
 }
 
 // wrote notes that a Turn has written to its journal.

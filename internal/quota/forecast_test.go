@@ -61,7 +61,7 @@ func TestWhatRunningTurnsWillWriteCounts(t *testing.T) {
 	f.writes("turn-0", 4)
 	f.Forecast.End("turn-0", true)
 	v := f.verdict()
-	if want := "use 0.0 KiB, and the Turns that run will write about 116 MiB more, of the 100 MiB that it may have; new Turns wait"; !v.New || v.Running || !strings.Contains(v.Message, want) {
+	if want := "use 0.0 KiB of the 100 MiB that it may have, and the Turns that run will write about 116 MiB more; new Turns wait"; !v.New || v.Running || !strings.Contains(v.Message, want) {
 		t.Errorf("%+v, want new Turns to wait, those that run to go on, and a message with %q", v, want)
 	}
 	for i := 1; i < 15; i++ {
@@ -105,6 +105,23 @@ func TestWhatIsUsualFollowsTheTurns(t *testing.T) {
 	// Twice is once, and who never began does not end.
 	f.Forecast.Begin("next", "a")
 	f.Forecast.End("never", true)
+}
+
+func TestAForecastForgetsOneNamespaceForANewOne(t *testing.T) {
+	f := newForecast(t)
+	ended := func(namespace string, mebibytes int) {
+		f.Forecast.Begin(namespace, namespace)
+		f.writes(namespace, mebibytes)
+		f.Forecast.End(namespace, true)
+	}
+	for i := range 4096 {
+		ended(fmt.Sprint("namespace-", i), 0)
+	}
+	ended("a", 90)
+	f.Forecast.Begin("next", "a")
+	if v := f.verdict(); !v.New {
+		t.Errorf("%+v: nothing is expected of a namespace that came late", v)
+	}
 }
 
 func TestWithoutAForecastNothingIsExpected(t *testing.T) {

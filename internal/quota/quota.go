@@ -49,13 +49,13 @@ func (b Budget) Tight() bool {
 // themselves.
 func (b Budget) Spent() bool { return b.Limit > 0 && b.Used >= b.Limit }
 
-// String says how much of the quota is used.
-func (b Budget) String() string {
-	used := Bytes(b.Used)
+// inUse says how much of the quota is used, and what is still to come.
+func (b Budget) inUse() string {
+	text := Bytes(b.Used) + " of the " + Bytes(b.Limit) + " that it may have"
 	if b.Expected > 0 {
-		used += ", and the Turns that run will write about " + Bytes(b.Expected) + " more,"
+		text += ", and the Turns that run will write about " + Bytes(b.Expected) + " more"
 	}
-	return used + " of the " + Bytes(b.Limit)
+	return text
 }
 
 // fuller compares how full two budgets are.
@@ -133,8 +133,8 @@ func (r *Report) Of(namespace string) Verdict {
 	v := Verdict{New: total.Tight() || own.Tight(), Running: total.Spent() || own.Spent()}
 	switch {
 	case own.Tight() && (own.Spent() || !total.Spent()):
-		v.Message = fmt.Sprintf("the journals of namespace %q use %s that it may have; new Turns wait from 80 %% on: "+
-			"delete finished Turns and Sessions that nobody needs, or have --journal-quota-per-namespace raised", namespace, own)
+		v.Message = fmt.Sprintf("the journals of namespace %q use %s; new Turns wait from 80 %% on: "+
+			"delete finished Turns and Sessions that nobody needs, or have --journal-quota-per-namespace raised", namespace, own.inUse())
 	case total.Tight():
 		v.Message = fmt.Sprintf("the journals of all namespaces use %s of %s; new Turns wait from 80 %% on: "+
 			"delete finished Turns and Sessions that nobody needs, or have the volume or --journal-quota enlarged", Bytes(total.Used), Bytes(total.Limit))

@@ -43,7 +43,7 @@ var _ = Describe("A namespace whose journals are near their quota", func() {
 			}).Should(BeElementOf(v1alpha1.TurnReasonCompleted, v1alpha1.TurnReasonWaitingForJournalSpace))
 			return waits.StateReason()
 		}).Should(Equal(v1alpha1.TurnReasonWaitingForJournalSpace))
-		Expect(message(waits)).To(MatchRegexp(`the journals of namespace "%s" use \d{3} KiB(, and the Turns that run .* more,)? of the 1.0 MiB that it may have; .*delete finished Turns`, s.namespace))
+		Expect(message(waits)).To(MatchRegexp(`the journals of namespace "%s" use \d{3} KiB of the 1.0 MiB that it may have(, and the Turns that run .* more)?; .*delete finished Turns`, s.namespace))
 		Expect(apiClient.DeleteAllOf(ctx, &v1alpha1.Turn{}, client.InNamespace(s.namespace), client.MatchingLabels{"part": "first"})).To(Succeed())
 		s.reaches(ctx, waits.Name, v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(2*patience))
@@ -60,7 +60,7 @@ var _ = Describe("A namespace whose journals are near their quota", func() {
 		Eventually(ctx, s.journalUse(ctx, m)).Should(And(HaveField("New", true), HaveField("Running", false)), "what is expected must count")
 		s.create(ctx, newTurn("late"))
 		t := s.reaches(ctx, "late", v1alpha1.TurnReasonWaitingForJournalSpace)
-		Expect(message(t)).To(MatchRegexp(`use 1\d\d KiB, and the Turns that run will write about [6-9]\d\d KiB more, of the 1.0 MiB that it may have`))
+		Expect(message(t)).To(MatchRegexp(`use 1\d\d KiB of the 1.0 MiB that it may have, and the Turns that run will write about [6-9]\d\d KiB more`))
 		for i := range eight {
 			s.desire(ctx, fmt.Sprint("hangs-", i), v1alpha1.DesiredStateCancelled)
 		}
