@@ -12,10 +12,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairqueue"
 )
 
-// Probes of endpoints wait for the network, and an endpoint that hangs keeps its worker for as long as a probe may take. So of one
-// namespace a quarter of the workers is busy at most, and endpoints that hang delay the others of their namespace alone.
+// Probes of endpoints wait for the network, and an endpoint that hangs keeps its worker for as long as a probe may take. A worker that waits
+// costs next to nothing, so there are many, and few of them are of one namespace: endpoints that hang delay the others of their namespace,
+// and it takes the endpoints of sixteen namespaces to delay those of another.
 const (
-	probesAtOnce      = 16
+	probesAtOnce      = 64
 	probesOfNamespace = 4
 )
 
