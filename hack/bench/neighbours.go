@@ -32,6 +32,11 @@ const (
 	scrapeTimeout = 10 * time.Second
 	// warmUpTime is how long the victim runs before it is measured.
 	warmUpTime = 3 * time.Second
+
+	// maxStolen is how many per cent of the CPUs' time a host may give to its other machines while the victim is measured; an attack is
+	// tried maxTries times for that.
+	maxStolen = 5
+	maxTries  = 3
 )
 
 // neighbourOptions are the flags of the phase neighbours.
@@ -71,7 +76,7 @@ func (b *bench) compareNeighbours(ctx context.Context) (*NeighboursReport, error
 	group.Go(func() error {
 		defer cancel()
 		for _, a := range b.neighbours.attacks {
-			result, err := n.under(ctx, a)
+			result, err := quietest(func(try int) (*AttackReport, error) { return n.under(ctx, a, try) })
 			if err != nil {
 				return fmt.Errorf("%s: %w", a.name, err)
 			}
@@ -110,9 +115,32 @@ func (b *bench) startVictim(ctx context.Context) (*victim, error) {
 	return v, v.createVictim(ctx)
 }
 
+// quietest measures an attack again, a few times, while the machine's host has served other machines meanwhile: the ratio would be theirs.
+// It returns the report of the try that lost the least time.
+func quietest(measure func(try int) (*AttackReport, error)) (*AttackReport, error) {
+	var best *AttackReport
+	for try := 1; try <= maxTries; try++ {
+		result, err := measure(try)
+		if err != nil {
+			return nil, err
+		}
+		if best == nil || result.stolen() < best.stolen() {
+			best = result
+		}
+		if best.stolen() <= maxStolen {
+			break
+		}
+	}
+	return best, nil
+}
+
 // under measures the victim without an attacker and beside one, and cleans up.
-func (n *neighbourhood) under(ctx context.Context, a attack) (result *AttackReport, err error) {
-	dir := filepath.Join(n.dir, "neighbours", a.name)
+func (n *neighbourhood) under(ctx context.Context, a attack, try int) (result *AttackReport, err error) {
+	name := a.name
+	if try > 1 {
+		name = fmt.Sprintf("%s-%d", a.name, try)
+	}
+	dir := filepath.Join(n.dir, "neighbours", name)
 	hostileServer, err := hostile.New(ctx)
 	if err != nil {
 		return nil, err
@@ -127,7 +155,7 @@ func (n *neighbourhood) under(ctx context.Context, a attack) (result *AttackRepo
 		defer func() { err = errors.Join(err, unmount()) }()
 		data = volume
 	}
-	tenant := &attacker{api: n.api, namespace: "attacker-" + a.name, size: a.size, server: hostileServer}
+	tenant := &attacker{api: n.api, namespace: "attacker-" + name, size: a.size, server: hostileServer}
 	k, metricsURL, err := n.startManager(ctx, dir, data)
 	if err != nil {
 		return nil, err

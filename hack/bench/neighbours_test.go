@@ -94,12 +94,12 @@ func TestAttacksAreHeldToTheirBounds(t *testing.T) {
 
 func TestTheTableShowsTheVictimWithAndWithoutTheAttacker(t *testing.T) {
 	a := attackReport()
-	a.With.Newcomer.P95, a.Restarts = 1500, 1
+	a.With.Newcomer.P95, a.Restarts, a.With.StolenPercent = 1500, 1, 3.4
 	r := &NeighboursReport{MemoryMiB: 512, Bound: "control group v2", IntervalMilliseconds: 200, WindowSeconds: 15, Attacks: []AttackReport{a}}
 	got := strings.Join(strings.Fields(r.table(Setup{CPUs: 2})), " ")
 	for _, want := range []string{
 		"each 200ms (open loop), a manager in 512 MiB (control group v2), 2 CPUs",
-		"burst 500 > 1000 600 > 1200 700 > 1500 5.00 > 2.50 2.14 0 1 512 EXCEEDED",
+		"burst 500 > 1000 600 > 1200 700 > 1500 5.00 > 2.50 2.14 0 1 512 3 % EXCEEDED",
 		"burst 3 Turns at once (1 requests,",
 		"15s each at least",
 	} {

@@ -83,6 +83,9 @@ func times(value, other float64) float64 {
 	return math.Round(value/other*100) / 100
 }
 
+// stolen is how many per cent of the CPUs' time were not the machine's, in the worse of the two windows.
+func (r *AttackReport) stolen() float64 { return max(r.Without.StolenPercent, r.With.StolenPercent) }
+
 // worst is the largest ratio.
 func (r *AttackReport) worst() float64 {
 	worst := 0.0
@@ -138,16 +141,16 @@ func (r *NeighboursReport) failure() error {
 
 // summary says in one line what became of the victim.
 func (r *AttackReport) summary() string {
-	return fmt.Sprintf("p95 %s ms without (bound after %s), %s ms beside it (bound after %s); at most %s times as slow; %d of %d Turns failed; %d restarts; peak %s MiB",
-		number(r.Without.Latency.P95), number(r.Without.Bound.P95), number(r.With.Latency.P95), number(r.With.Bound.P95), number(r.worst()), r.With.failures(), r.With.Turns, r.Restarts, number(r.PeakMiB))
+	return fmt.Sprintf("p95 %s ms without (bound after %s), %s ms beside it (bound after %s); at most %s times as slow; %d of %d Turns failed; %d restarts; peak %s MiB; %.0f %% of the CPUs stolen",
+		number(r.Without.Latency.P95), number(r.Without.Bound.P95), number(r.With.Latency.P95), number(r.With.Bound.P95), number(r.worst()), r.With.failures(), r.With.Turns, r.Restarts, number(r.PeakMiB), r.stolen())
 }
 
 func (r *NeighboursReport) table(s Setup) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "A victim beside attackers in another namespace: a Turn of 2 requests and a call of a tool each %s (open loop), a manager in\n"+
 		"%d MiB (%s), %d CPUs\n\n", time.Duration(r.IntervalMilliseconds)*time.Millisecond, r.MemoryMiB, r.Bound, s.CPUs)
-	const line = "%-10s%14s%14s%16s%14s%8s%8s%10s%8s%s\n"
-	fmt.Fprintf(&text, line, "attack", "p50, ms", "p95, ms", "newcomer, ms", "Turns/s", "ratio", "failed", "restarts", "MiB", "")
+	const line = "%-10s%14s%14s%16s%14s%8s%8s%10s%8s%8s%s\n"
+	fmt.Fprintf(&text, line, "attack", "p50, ms", "p95, ms", "newcomer, ms", "Turns/s", "ratio", "failed", "restarts", "MiB", "stolen", "")
 	for i := range r.Attacks {
 		a := &r.Attacks[i]
 		rows := a.rows()
@@ -160,7 +163,7 @@ func (r *NeighboursReport) table(s Setup) string {
 			cells = append(cells, number(row.without)+" > "+number(row.with))
 		}
 		fmt.Fprintf(&text, line, a.Name, cells[0], cells[1], cells[2], cells[3], number(a.worst()),
-			strconv.Itoa(a.With.failures()), strconv.Itoa(a.Restarts), number(a.PeakMiB), mark)
+			strconv.Itoa(a.With.failures()), strconv.Itoa(a.Restarts), number(a.PeakMiB), fmt.Sprintf("%.0f %%", a.stolen()), mark)
 	}
 	text.WriteString("\n")
 	for i := range r.Attacks {
@@ -170,7 +173,8 @@ func (r *NeighboursReport) table(s Setup) string {
 	}
 	fmt.Fprintf(&text, "\nEach measure of the victim is shown without the attacker > beside it, %s each at least; the ratio is the worst of the four. Turns\n"+
 		"of newcomers come with a new Agent, ModelProvider and ToolServer, one each second; their p95 counts. At most are allowed: a ratio\n"+
-		"of %d, no failed Turn, no restart, %d MiB and a scrape of %d KiB.\n",
-		time.Duration(r.WindowSeconds*float64(time.Second)), neighbourBound, r.MemoryMiB, scrapeBound>>10)
+		"of %d, no failed Turn, no restart, %d MiB and a scrape of %d KiB. Stolen is the time of the CPUs that this machine's host gave to\n"+
+		"other machines: above %d %%, an attack is tried again, up to %d times, and the ratio means little.\n",
+		time.Duration(r.WindowSeconds*float64(time.Second)), neighbourBound, r.MemoryMiB, scrapeBound>>10, maxStolen, maxTries)
 	return text.String()
 }

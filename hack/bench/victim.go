@@ -64,8 +64,10 @@ type VictimLoad struct {
 	// Bound is from a Turn's creation until an executor had it, of all Turns: it tells where time is lost.
 	Bound Percentiles `json:"boundMilliseconds"`
 	// TurnsPerSecond is how many succeeded.
-	TurnsPerSecond float64        `json:"turnsPerSecond"`
-	Failed         map[string]int `json:"failed,omitempty"`
+	TurnsPerSecond float64 `json:"turnsPerSecond"`
+	// StolenPercent is how much of the CPUs' time the machine's host gave to its other machines meanwhile.
+	StolenPercent float64        `json:"stolenPercent"`
+	Failed        map[string]int `json:"failed,omitempty"`
 }
 
 // victimOutcome is what became of one Turn of the victim.
@@ -123,7 +125,7 @@ func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration,
 			outcomes = append(outcomes, o)
 		})
 	}
-	start := time.Now()
+	start, cpus := time.Now(), readCPUTime()
 	steady, newcomers, enough := time.NewTicker(v.interval), time.NewTicker(newcomerInterval), time.NewTimer(atLeast)
 	defer steady.Stop()
 	defer newcomers.Stop()
@@ -148,7 +150,9 @@ func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration,
 	drain := time.AfterFunc(drainTimeout, cancel)
 	group.Wait()
 	drain.Stop()
-	return newVictimLoad(outcomes, time.Since(start)), nil
+	l := newVictimLoad(outcomes, time.Since(start))
+	l.StolenPercent = readCPUTime().stolenSince(cpus)
+	return l, nil
 }
 
 // runTurn creates a Turn, for a newcomer with all that it needs, and waits for its end.
