@@ -78,27 +78,30 @@ func Bounded(a *v1alpha1.Agent, t *v1alpha1.Turn, ceiling *v1alpha1.Limits) *v1a
 	if a.Spec.Limits != nil {
 		limits = *a.Spec.Limits
 	}
-	lower(&limits.TimeoutSeconds, ceiling.TimeoutSeconds, int32(v1alpha1.Timeout(given...)/time.Second))                            //nolint:gosec // because it was an int32
-	lower(&limits.StartingDeadlineSeconds, ceiling.StartingDeadlineSeconds, int32(v1alpha1.StartingDeadline(given...)/time.Second)) //nolint:gosec // because it was an int32
-	lower(&limits.ApprovalTimeoutSeconds, ceiling.ApprovalTimeoutSeconds, int32(v1alpha1.ApprovalTimeout(given...)/time.Second))    //nolint:gosec // because it was an int32
-	lower(&limits.MaxSteps, ceiling.MaxSteps, int32(v1alpha1.MaxSteps(given...)))                                                   //nolint:gosec // because it was an int32
-	lower(&limits.MaxToolCalls, ceiling.MaxToolCalls, int32(v1alpha1.MaxToolCalls(given...)))                                       //nolint:gosec // because it was an int32
-	lower(&limits.MaxDepth, ceiling.MaxDepth, int32(v1alpha1.MaxDepth(given...)))                                                   //nolint:gosec // because it was an int32
-	lower(&limits.MaxDescendants, ceiling.MaxDescendants, int32(v1alpha1.MaxDescendants(nil, a.Spec.Limits)))                       //nolint:gosec // because it was an int32
-	if most := ceiling.MaxTokens; most != nil {
-		limits.MaxTokens = new(min(*most, v1alpha1.MaxTokens(given...)))
-	}
+	lowered := lower(&limits.TimeoutSeconds, ceiling.TimeoutSeconds, int32(v1alpha1.Timeout(given...)/time.Second))                                      //nolint:gosec // because it was an int32
+	lowered = lower(&limits.StartingDeadlineSeconds, ceiling.StartingDeadlineSeconds, int32(v1alpha1.StartingDeadline(given...)/time.Second)) || lowered //nolint:gosec // because it was an int32
+	lowered = lower(&limits.ApprovalTimeoutSeconds, ceiling.ApprovalTimeoutSeconds, int32(v1alpha1.ApprovalTimeout(given...)/time.Second)) || lowered    //nolint:gosec // because it was an int32
+	lowered = lower(&limits.MaxSteps, ceiling.MaxSteps, int32(v1alpha1.MaxSteps(given...))) || lowered                                                   //nolint:gosec // because it was an int32
+	lowered = lower(&limits.MaxToolCalls, ceiling.MaxToolCalls, int32(v1alpha1.MaxToolCalls(given...))) || lowered                                       //nolint:gosec // because it was an int32
+	lowered = lower(&limits.MaxDepth, ceiling.MaxDepth, int32(v1alpha1.MaxDepth(given...))) || lowered                                                   //nolint:gosec // because it was an int32
+	lowered = lower(&limits.MaxDescendants, ceiling.MaxDescendants, int32(v1alpha1.MaxDescendants(nil, a.Spec.Limits))) || lowered                       //nolint:gosec // because it was an int32
+	lowered = lower(&limits.MaxTokens, ceiling.MaxTokens, v1alpha1.MaxTokens(given...)) || lowered
 	if own := costOf(&limits); ceiling.MaxCost != nil && (own == nil || *own > *costOf(ceiling)) {
-		limits.MaxCost = ceiling.MaxCost
+		limits.MaxCost, lowered = ceiling.MaxCost, true
+	}
+	if !lowered {
+		return a // which thousands of Turns share
 	}
 	bounded := *a // what it points to is shared, and stays as it is
 	bounded.Spec.Limits = &limits
 	return &bounded
 }
 
-// lower sets a limit to what holds without a ceiling, or to the ceiling, whichever is lower. Without a ceiling it stays as it is.
-func lower(limit **int32, ceiling *int32, holds int32) {
-	if ceiling != nil {
-		*limit = new(min(*ceiling, holds))
+// lower sets a limit to its ceiling where more holds without. It reports whether it did.
+func lower[T int32 | int64](limit **T, ceiling *T, holds T) bool {
+	if ceiling == nil || *ceiling >= holds {
+		return false
 	}
+	*limit = new(*ceiling)
+	return true
 }

@@ -21,8 +21,8 @@ import (
 // The buffers of a connection, in bytes. There is one for each request under way over HTTP/1.1, which mostly waits: Go's own 4 KiB each
 // would be held for nothing. What is longer goes past them: a body is written, and a long answer read, in larger pieces.
 const (
-	readBuffer  = 1 << 10
-	writeBuffer = 1 << 10
+	readBuffer  = 512
+	writeBuffer = 512
 )
 
 // Config of an endpoint.

@@ -16,7 +16,7 @@ func TestNobodyIsWaitedForWhenTheTimeHasRunOut(t *testing.T) {
 	defer cancel()
 	in := Input{
 		State: &State{}, Limits: Limits{MaxToolCalls: 5}, Now: time.Now,
-		Tools: []tool.Tool{{Tool: prompt.Tool{Name: "send"}, RequiresApproval: true}},
+		Tools: func() []tool.Tool { return []tool.Tool{{Tool: prompt.Tool{Name: "send"}, RequiresApproval: true}} },
 	}
 	open := []placed{{model.ToolCall{ID: "c", Name: "send", Arguments: "{}"}, 1}}
 	if err := in.await(ctx, 1, open); err != nil {

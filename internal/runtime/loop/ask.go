@@ -93,6 +93,7 @@ func (in *Input) attempt(ctx context.Context, c *Candidate, q *question, r *Requ
 	if err := in.requested(r); err != nil {
 		return nil, err
 	}
+	in.tools = nil      // until the model has answered
 	begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	reply, err := guarded(ctx, c.Provider, asked(c, q, r.ID))
 	return in.came(ctx, c, r, reply, err, time.Since(begin).Milliseconds())

@@ -221,7 +221,7 @@ func (in *Input) look(ctx context.Context, step int, c placed) view {
 		descendants: in.Limits.MaxDescendants - in.State.Descendants(),
 	}
 	if i := in.toolNamed(c.call.Name); i >= 0 {
-		v.tool = &in.Tools[i]
+		v.tool = &in.callable()[i]
 	} else {
 		v.tools = in.told()
 	}
@@ -234,10 +234,10 @@ func (in *Input) look(ctx context.Context, step int, c placed) view {
 // told are the tools that the model was told of.
 func (in *Input) told() []tool.Tool {
 	if in.Offered == nil {
-		return in.Tools
+		return in.callable()
 	}
 	var all []tool.Tool
-	for _, t := range in.Tools {
+	for _, t := range in.callable() {
 		if in.Offered(t.Name) {
 			all = append(all, t)
 		}
@@ -296,12 +296,20 @@ func (in *Input) reused(e ending, got verdict) journal.Record {
 // cannot be called.
 func (in *Input) repeatable(before *Intent) bool {
 	i := in.toolNamed(before.Name)
-	return before.Effect.Repeatable() && (i < 0 || effectOf(&in.Tools[i]).Repeatable())
+	return before.Effect.Repeatable() && (i < 0 || effectOf(&in.callable()[i]).Repeatable())
 }
 
-// toolNamed is the place of a tool, -1 if there is none of that name.
+// callable are the tools that may be called.
+func (in *Input) callable() []tool.Tool {
+	if in.tools == nil && in.Tools != nil {
+		in.tools = in.Tools()
+	}
+	return in.tools
+}
+
+// toolNamed is the place of a tool among those that may be called, -1 if there is none of that name.
 func (in *Input) toolNamed(name string) int {
-	return slices.IndexFunc(in.Tools, func(t tool.Tool) bool { return t.Name == name })
+	return slices.IndexFunc(in.callable(), func(t tool.Tool) bool { return t.Name == name })
 }
 
 func effectOf(t *tool.Tool) tool.Effect {

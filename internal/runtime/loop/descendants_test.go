@@ -53,15 +53,15 @@ func (r *relative) run() {
 		c, s := candidate("one", 20, append(answers, says("Done."))...)
 		agent, _ := toolOf("agent", tool.Idempotent)
 		agent.Source = tool.Source{Agent: "helper"}
+		life, kill := context.WithCancelCause(r.family.t.Context())
+		agent.Caller = tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) { return r.call(kill, c) }) //nolint:contextcheck // because each run has a life of its own
 		in := with(inputOf(r.family.t, &r.j, r.epoch, c), agent)
 		in.TurnUID = r.name
 		in.Limits.MaxDescendants = r.limit
 		for range in.State.Steps {
 			s.asked = append(s.asked, time.Time{})
 		}
-		life, kill := context.WithCancelCause(r.family.t.Context())
 		in.Abandoned = func() bool { return life.Err() != nil }
-		in.Tools[0].Caller = tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) { return r.call(kill, c) }) //nolint:contextcheck // because each run has a life of its own
 		end, err := loop.Run(life, in)
 		kill(nil)
 		r.state = in.State

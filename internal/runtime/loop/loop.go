@@ -57,8 +57,9 @@ type Input struct {
 	Start int
 	// Prepare freezes the messages for a candidate of the chain and journals them. It may return what an earlier run froze.
 	Prepare func(ctx context.Context, c Candidate) (*prepare.Prepared, error)
-	// Tools that may be called.
-	Tools []tool.Tool
+	// Tools returns the tools that may be called, the same each time; nil for none. It is called anew after each wait for a model: a Turn
+	// that waits does not hold them.
+	Tools func() []tool.Tool
 	// Offered says whether the prompt speaks of a tool, by its name; nil for all.
 	Offered func(name string) bool
 	// Limits of the Turn, over all its runs.
@@ -97,6 +98,9 @@ type Input struct {
 	NextSeq func() int64
 	// Abandoned says whether the run was given up while its Turn goes on elsewhere. What has not ended then stays open.
 	Abandoned func() bool
+
+	// tools are those of Tools while they are needed.
+	tools []tool.Tool
 }
 
 // Reason is why a loop has ended.

@@ -44,7 +44,7 @@ func (in *Input) offered(p *prepare.Prepared) ([]model.Tool, error) {
 	for _, t := range p.Tools {
 		schema, err := t.JSONSchema()
 		if i := in.toolNamed(t.Name); i >= 0 {
-			schema, err = in.Tools[i].ShownSchema()
+			schema, err = in.callable()[i].ShownSchema()
 		}
 		if err != nil {
 			return nil, fmt.Errorf("failed to make the schema of tool %q: %w", t.Name, err)

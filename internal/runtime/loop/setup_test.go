@@ -160,7 +160,7 @@ func inputOf(t *testing.T, j journal.Journal, epoch int64, chain ...loop.Candida
 
 // with gives a run tools, which its prompts speak of.
 func with(in loop.Input, tools ...tool.Tool) loop.Input {
-	in.Tools = tools
+	in.Tools = func() []tool.Tool { return tools }
 	var offered []prompt.Tool
 	for _, t := range tools {
 		offered = append(offered, t.Tool)

@@ -39,10 +39,10 @@ func (e *Engine) Abandoned(ctx context.Context, uid string, children Children) (
 		return nil, err
 	}
 	h, f := r.past.reference(), r.past.input
-	if h == nil || f == nil || f.Input.Turn.Session == nil || len(r.past.loop.Requests) == 0 {
+	if h == nil || f == nil || f.toldOf().session == nil || len(r.past.loop.Requests) == 0 {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}
-	return &Abandoned{Namespace: r.in.Namespace, Session: Session{UID: h.SessionUID, Name: f.Input.Turn.Session.ID}, run: r}, nil
+	return &Abandoned{Namespace: r.in.Namespace, Session: Session{UID: h.SessionUID, Name: f.toldOf().session.ID}, run: r}, nil
 }
 
 // Spent ends a Turn of a sub-agent whose object is gone in its journal, unless it has ended before, and returns what it took with the

@@ -115,7 +115,7 @@ func (r *run) looped(end *loop.End, err error, more bool) (*loop.End, error) {
 //go:noinline
 func (r *run) loopInput() *loop.Input {
 	return &loop.Input{
-		TurnUID: r.in.UID, Chain: r.in.Chain, Start: r.startOfChain(), Prepare: r.prepare, Tools: r.tools(), Offered: r.offers, Limits: r.in.Limits,
+		TurnUID: r.in.UID, Chain: r.in.Chain, Start: r.startOfChain(), Prepare: r.prepare, Tools: r.tools, Offered: r.offers, Limits: r.in.Limits,
 		Policy: r.in.Policy, Nonce: r.exposed().Nonce, Now: r.engine.Now, Decide: r.in.Decide, Output: r.output,
 		Context: r.in.Context, Reflect: r.reflects(), KeepReasoning: r.in.KeepReasoning,
 		Interrupt: r.in.Interrupt, Redact: r.in.Redact, State: &r.past.loop, Record: r.record, Keep: r.keep, NextSeq: r.log.Next,

@@ -2,6 +2,7 @@ package turn
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 	"github.com/capstan-dev/capstan/internal/runtime/zone"
 )
 
@@ -101,13 +103,41 @@ func (r *run) gather(ctx context.Context) error {
 
 // frozen is what messages are made of, as the journal keeps it.
 type frozen struct {
-	Input prepare.Input `json:"input"`
+	Input *prepare.Input `json:"input"`
 	// Zone is the name of the time zone of Input.Now, which JSON does not keep.
 	Zone string `json:"zone"`
 	// Number of the Turn in its Session, from 1; 1 for a Turn without one.
 	Number int64 `json:"number,omitempty"`
 	// History refers to what was said in the Session, which Input does not repeat; nil for a Turn without one.
 	History *history `json:"history,omitempty"`
+	// told is what is needed of an Input that is nil by now.
+	told *told
+}
+
+// told is what a Turn is told of its Session.
+type told struct {
+	missingTurns int64
+	session      *turncontext.Session
+}
+
+// toldOf returns what the Turn was told of its Session.
+func (f *frozen) toldOf() told {
+	if f.told != nil {
+		return *f.told
+	}
+	return told{f.Input.Turn.MissingTurns, f.Input.Turn.Session}
+}
+
+// UnmarshalJSON reads what freeze has made. It fails without an input, so that Input is never nil before made.
+func (f *frozen) UnmarshalJSON(data []byte) error {
+	type plain frozen
+	if err := json.Unmarshal(data, (*plain)(f)); err != nil {
+		return err
+	}
+	if f.Input == nil {
+		return errors.New("there is no input")
+	}
+	return nil
 }
 
 // freeze is what the journal keeps of an input.
@@ -115,14 +145,12 @@ func freeze(in prepare.Input, number int64, h *history) frozen {
 	if h != nil {
 		in.Turn.History, in.Turn.Summary = nil, ""
 	}
-	return frozen{Input: in, Zone: in.Now.Location().String(), Number: number, History: h}
+	return frozen{Input: &in, Zone: in.Now.Location().String(), Number: number, History: h}
 }
 
 // made is what is needed of an input once all messages are made of it.
 func (f *frozen) made() *frozen {
-	kept := &frozen{Zone: f.Zone, Number: f.Number, History: f.History}
-	kept.Input.Turn.MissingTurns, kept.Input.Turn.Session = f.Input.Turn.MissingTurns, f.Input.Turn.Session
-	return kept
+	return &frozen{Zone: f.Zone, Number: f.Number, History: f.History, told: new(f.toldOf())}
 }
 
 func (f frozen) thaw() (*prepare.Input, error) {
@@ -130,7 +158,7 @@ func (f frozen) thaw() (*prepare.Input, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to load the time zone %q of the journal: %w", f.Zone, err)
 	}
-	in := f.Input
+	in := *f.Input
 	in.Now = in.Now.In(loc)
 	return &in, nil
 }

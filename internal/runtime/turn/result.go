@@ -179,7 +179,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 		ToolServersMissing: r.exposed().Missing, Descendants: state.Descendants(),
 	}
 	if f := r.past.input; f != nil {
-		result.MissingTurns = f.Input.Turn.MissingTurns
+		result.MissingTurns = f.toldOf().missingTurns
 	}
 	record := finalize.Input{
 		Answered: stop.answered(), ShowCitations: r.in.ShowCitations, DecisionKey: r.in.DecisionKey,

@@ -14,7 +14,7 @@ import (
 // the prompt offers no skill, and read_artifact where there is no artifact: they then say so.
 func (r *run) tools() []tool.Tool {
 	exposed := r.exposed().Tools
-	all := append(make([]tool.Tool, 0, len(r.in.Tools)+len(exposed)+2), r.in.Tools...) // no more: it is held for the whole run
+	all := append(make([]tool.Tool, 0, len(r.in.Tools)+len(exposed)+2), r.in.Tools...) // no more
 	for _, t := range exposed {
 		all = append(all, r.bound(t))
 	}
