@@ -105,7 +105,8 @@ func (a *attacker) clean(ctx context.Context) error {
 	for _, kind := range []client.Object{
 		&v1alpha1.Turn{}, &v1alpha1.Session{}, &v1alpha1.Agent{}, &v1alpha1.ToolServer{}, &v1alpha1.ModelProvider{}, &v1alpha1.PromptProfile{},
 	} {
-		if err := a.api.DeleteAllOf(ctx, kind, client.InNamespace(a.namespace)); err != nil {
+		err := deleteMany(ctx, func(ctx context.Context) error { return a.api.DeleteAllOf(ctx, kind, client.InNamespace(a.namespace)) })
+		if err != nil {
 			return fmt.Errorf("failed to delete the attacker's objects (%T): %w", kind, err)
 		}
 	}

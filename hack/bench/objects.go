@@ -113,7 +113,9 @@ func (b *bench) deleteTurns(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = b.turns.Delete().Namespace(namespace).Resource("turns").Param("labelSelector", labels.NewSelector().Add(*others).String()).Do(ctx).Error()
+	err = deleteMany(ctx, func(ctx context.Context) error {
+		return b.turns.Delete().Namespace(namespace).Resource("turns").Param("labelSelector", labels.NewSelector().Add(*others).String()).Do(ctx).Error()
+	})
 	if err != nil {
 		return fmt.Errorf("failed to delete the Turns: %w", err)
 	}

@@ -274,7 +274,7 @@ func (v *victim) clean(ctx context.Context) error {
 	var errs []error
 	all := client.InNamespace(victimNamespace)
 	others := client.MatchingFieldsSelector{Selector: fields.OneTermNotEqualSelector("metadata.name", victimNamespace)}
-	errs = append(errs, v.api.DeleteAllOf(ctx, &v1alpha1.Turn{}, all))
+	errs = append(errs, deleteMany(ctx, func(ctx context.Context) error { return v.api.DeleteAllOf(ctx, &v1alpha1.Turn{}, all) }))
 	for _, kind := range []client.Object{&v1alpha1.Agent{}, &v1alpha1.ToolServer{}, &v1alpha1.ModelProvider{}} {
 		errs = append(errs, v.api.DeleteAllOf(ctx, kind, all, others))
 	}

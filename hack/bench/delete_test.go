@@ -1,0 +1,36 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+func TestADeletionGoesOnAfterItsTimeIsOver(t *testing.T) {
+	over, gone := apierrors.NewTimeoutError("the time is over", 1), errors.New("gone")
+	for name, tc := range map[string]struct {
+		answers []error
+		want    error
+		asked   int
+	}{
+		"at once":              {[]error{nil}, nil, 1},
+		"in three":             {[]error{over, over, nil}, nil, 3},
+		"another error":        {[]error{over, gone}, gone, 2},
+		"the time never is up": {nil, over, 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			err := deleteMany(t.Context(), func(context.Context) error {
+				if asked++; asked <= len(tc.answers) {
+					return tc.answers[asked-1]
+				}
+				return over
+			})
+			if !errors.Is(err, tc.want) || asked != tc.asked {
+				t.Errorf("deleteMany = %v after %d requests, want %v after %d", err, asked, tc.want, tc.asked)
+			}
+		})
+	}
+}
