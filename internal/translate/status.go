@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -80,11 +81,23 @@ func End(t *v1alpha1.Turn, status metav1.ConditionStatus, reason, message string
 	}
 }
 
-// Wait writes that a Turn has not ended and why. It reports whether that is news.
+// sizes are numbers of bytes in a message.
+var sizes = regexp.MustCompile(`[0-9]+(\.[0-9]+)? [KMGTP]iB`)
+
+// differInSizes reports whether two messages say the same of other numbers of bytes.
+func differInSizes(a, b string) bool {
+	return a != b && sizes.ReplaceAllLiteralString(a, "") == sizes.ReplaceAllLiteralString(b, "")
+}
+
+// Wait writes that a Turn has not ended and why. It reports whether that is news. That something has grown a little is none: hundreds of
+// Turns may wait for the same, and each would be written whenever one is looked at.
 func Wait(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
 	message = cutJSON(message, maxMessageBytes)
 	changed := t.Status.ObservedGeneration != t.Generation
 	t.Status.ObservedGeneration = t.Generation
+	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded); !changed && c != nil && c.Reason == reason && differInSizes(c.Message, message) {
+		message = c.Message
+	}
 	since := now
 	if t.StateReason() == "" && !t.CreationTimestamp.IsZero() {
 		since = t.CreationTimestamp.Time // nobody was there to see it, and it has waited all the same
