@@ -23,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/redact"
@@ -89,6 +90,8 @@ type Executor struct {
 	ManagerSkills []prepare.Skill
 	// Quota returns the last report of the journals' quotas; nil if there is none. If Quota is nil, there never is.
 	Quota func() *quota.Report
+	// Processors is passed by the work that large texts of Turns are: their namespaces take turns. If Processors is nil, all work at once.
+	Processors *fairgate.Gate
 	// Forecast is told which Turns run, for what their journals will still grow by; nil if nobody wants to know.
 	Forecast *quota.Forecast
 	// Stopping is told that the executor has begun to stop, after which it hands back what does not end in time; nil tells nobody.
@@ -255,7 +258,7 @@ func (e *Executor) observe(work context.Context, t *v1alpha1.Turn) {
 
 // start begins a run; an executor that stops gives the Turn back instead. The caller holds the lock.
 func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
-	ctx, abandon := context.WithCancelCause(work)
+	ctx, abandon := context.WithCancelCause(fairgate.With(work, e.Processors, t.Namespace))
 	r := &run{
 		executor: e, turn: t, namespace: t.Namespace, epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
 		binding:      *t.Status.Executor.DeepCopy(),

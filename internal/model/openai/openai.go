@@ -13,6 +13,7 @@ import (
 	api "github.com/sashabaranov/go-openai"
 
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -121,7 +122,7 @@ type exchange struct {
 func (x *exchange) begin(ctx context.Context) {
 	p := x.provider
 	x.note = &response{wanted: eventStream, longest: p.longest, room: room{account: p.cfg.Memory}}
-	if x.sending, x.err = encode(x.req); x.err == nil {
+	if x.sending, x.err = encode(ctx, x.req); x.err == nil {
 		if _, x.err = x.stream(ctx); errors.Is(x.err, errCaught) {
 			x.err = nil
 		}
@@ -185,7 +186,9 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 		if err != nil {
 			return p.finished(ctx, &in, err, note)
 		}
+		done := fairgate.Large(ctx, len(event))
 		c, err := chunkOf(event)
+		done()
 		if err != nil {
 			return p.finished(ctx, &in, err, note)
 		}

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 
 	api "github.com/sashabaranov/go-openai"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -109,7 +111,12 @@ func judged(req *model.Request) api.ChatCompletionRequest {
 }
 
 // encode returns what is sent for a request.
-func encode(req *model.Request) (*sending, error) {
+func encode(ctx context.Context, req *model.Request) (*sending, error) {
+	bytes := 0
+	for i := range req.Messages {
+		bytes += len(req.Messages[i].Content)
+	}
+	defer fairgate.Large(ctx, bytes)()
 	body, err := bodyOf(req)
 	if err != nil {
 		return nil, err

@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -16,7 +18,7 @@ func TestWhatWasSentIsLetGoOf(t *testing.T) {
 		Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("hello ", 1000)}},
 		Tools: []model.Tool{{Name: "find", Description: strings.Repeat("It finds. ", 100)}},
 	}
-	s, err := encode(req)
+	s, err := encode(t.Context(), req)
 	if err != nil {
 		t.Fatalf("encode: %v", err)
 	}
@@ -43,4 +45,31 @@ func TestWhatWasSentIsLetGoOf(t *testing.T) {
 	if second, err := io.ReadAll(again); err != nil || string(second) != string(sent) {
 		t.Errorf("another connection is sent %q (error %v), want the same", second, err)
 	}
+}
+
+// TestALargeRequestTakesTurns with what other namespaces give the processors to do.
+func TestALargeRequestTakesTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := fairgate.New(1, 1)
+		done := fairgate.Large(fairgate.With(t.Context(), gate, "other"), 1<<20)
+		ctx, encoded := fairgate.With(t.Context(), gate, "mine"), make(chan error, 1)
+		request := func(size int) *model.Request {
+			return &model.Request{Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("x", size)}}}
+		}
+		if _, err := encode(ctx, request(1000)); err != nil {
+			t.Errorf("encode of a small request: %v", err)
+		}
+		go func() {
+			_, err := encode(ctx, request(1<<20))
+			encoded <- err
+		}()
+		synctest.Wait()
+		if len(encoded) != 0 {
+			t.Error("a large request does not wait for the other namespace")
+		}
+		done()
+		if err := <-encoded; err != nil {
+			t.Errorf("encode of a large request: %v", err)
+		}
+	})
 }

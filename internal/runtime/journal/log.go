@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
 // Log is the journal of one Turn, held by the one run that writes it. What the run knows of the past is what Apply was
@@ -70,7 +72,7 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 				return nil, err
 			}
 		}
-		if err := l.applied(e); err != nil {
+		if err := l.applied(ctx, e); err != nil {
 			return nil, err
 		}
 	}
@@ -94,9 +96,11 @@ func Fill(ctx context.Context, j Journal, uid string, e *Entry) error {
 		err = fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	if err == nil {
+		done := fairgate.Large(ctx, int(min(a.Bytes, maxArtifact)))
 		if e.Payload, err = a.Content(); err != nil {
 			err = fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
+		done()
 	}
 	if err != nil {
 		return fmt.Errorf("failed to read the artifact of entry %d (%q) of the journal of %q: %w", e.Seq, e.Kind, uid, err)
@@ -104,7 +108,8 @@ func Fill(ctx context.Context, j Journal, uid string, e *Entry) error {
 	return nil
 }
 
-func (l *Log) applied(e Entry) error {
+func (l *Log) applied(ctx context.Context, e Entry) error {
+	defer fairgate.Large(ctx, len(e.Payload))()
 	l.seq = e.Seq
 	if err := l.o.Apply(e); err != nil {
 		return fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w: %w", e.Seq, e.Kind, l.uid, ErrDamaged, err)
@@ -133,7 +138,7 @@ func (l *Log) Next() int64 { return l.seq + int64(len(l.first)) + 1 }
 // or ErrSequence if another run writes this journal, and ErrLost if the store no longer has the last entry that this run has
 // read or appended. That is also what becomes of a journal that was purged.
 func (l *Log) Append(ctx context.Context, records ...Record) error {
-	added, err := l.next(append(slices.Clip(l.first), records...))
+	added, err := l.next(ctx, append(slices.Clip(l.first), records...))
 	if err != nil {
 		return err
 	}
@@ -157,7 +162,7 @@ func (l *Log) Append(ctx context.Context, records ...Record) error {
 	}
 	l.first = nil
 	for _, e := range added {
-		if err := l.applied(e); err != nil {
+		if err := l.applied(ctx, e); err != nil {
 			return err
 		}
 	}
@@ -225,7 +230,7 @@ func same(e, appended Entry) bool {
 }
 
 // next makes the entries that records become.
-func (l *Log) next(records []Record) ([]Entry, error) {
+func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 	added := make([]Entry, 0, len(records))
 	for i, r := range records {
 		payload, err := json.Marshal(r.Payload)
@@ -245,7 +250,9 @@ func (l *Log) next(records []Record) ([]Entry, error) {
 				r.Kind, most, maxArtifact)
 		}
 		if len(payload) > MaxPayload {
+			done := fairgate.Large(ctx, len(payload))
 			a := NewArtifact(payload)
+			done()
 			e.Artifact, e.Artifacts = a.SHA256, append(slices.Clip(e.Artifacts), a)
 		}
 		added = append(added, e)

@@ -1,0 +1,73 @@
+package fairgate_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
+)
+
+// TestLargeWorkTakesTurns: ten pieces of one namespace are queued before one of another, which is the second to be done.
+func TestLargeWorkTakesTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := fairgate.New(1, 1)
+		first := fairgate.Large(fairgate.With(t.Context(), gate, "attacker"), 1<<20)
+		order := make(chan string, 11)
+		work := func(namespace string) {
+			go func() {
+				done := fairgate.Large(fairgate.With(t.Context(), gate, namespace), 1<<20)
+				defer done()
+				order <- namespace
+			}()
+			synctest.Wait()
+		}
+		for range 10 {
+			work("attacker")
+		}
+		work("victim")
+		if len(order) != 0 {
+			t.Errorf("%d pieces are done beside the first", len(order))
+		}
+		first()
+		synctest.Wait()
+		close(order)
+		if got := slices.Collect(func(yield func(string) bool) {
+			for namespace := range order {
+				if !yield(namespace) {
+					return
+				}
+			}
+		}); len(got) != 11 || got[1] != "victim" {
+			t.Errorf("the order is %s, want the victim second", strings.Join(got, " "))
+		}
+	})
+}
+
+func TestWhatDoesNotWait(t *testing.T) {
+	gate := fairgate.New(1, 1)
+	ctx := fairgate.With(t.Context(), gate, "a")
+	defer fairgate.Large(ctx, 1<<20)()
+	ended, end := context.WithCancel(fairgate.With(t.Context(), gate, "b"))
+	end()
+	for name, tc := range map[string]struct {
+		ctx   context.Context
+		bytes int
+	}{
+		"few bytes":                {ctx, 64<<10 - 1},
+		"no namespace":             {t.Context(), 1 << 20},
+		"a context that has ended": {ended, 1 << 20},
+		"no gate":                  {fairgate.With(t.Context(), nil, "a"), 1 << 20},
+	} {
+		t.Run(name, func(*testing.T) { fairgate.Large(tc.ctx, tc.bytes)() }) // it would wait for ever
+	}
+}
+
+func TestHalfOfTheProcessorsAreForLargeWork(t *testing.T) {
+	gate := fairgate.Processors()
+	done := fairgate.Large(fairgate.With(t.Context(), gate, "a"), 1<<20)
+	done()
+	fairgate.Large(fairgate.With(t.Context(), gate, "b"), 1<<20)()
+}

@@ -1,0 +1,51 @@
+package journal_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+)
+
+// TestLargeEntriesTakeTurns: while another namespace has the processor, a small entry is written and read, and a large one waits.
+func TestLargeEntriesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := fairgate.New(1, 1)
+		ctx, other := fairgate.With(t.Context(), gate, "a"), fairgate.With(t.Context(), gate, "b")
+		j := &journaltest.Memory{}
+		var seen told
+		log, err := journal.Open(ctx, "uid", 1, complete(journal.Options{Journal: j, Apply: seen.apply}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		beside := func(what string, work func() error) {
+			t.Helper()
+			done, ended := fairgate.Large(other, 1<<20), make(chan error, 1)
+			before := len(seen)
+			go func() { ended <- work() }()
+			synctest.Wait()
+			if len(seen) != before || len(ended) != 0 {
+				t.Errorf("%s does not wait for the other namespace", what)
+			}
+			done()
+			if err := <-ended; err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		done := fairgate.Large(other, 1<<20)
+		if err := log.Append(ctx, journal.Record{Kind: journal.Prepared, Payload: "small"}); err != nil || len(seen) != 1 {
+			t.Errorf("Append = %v, and %d entries were told", err, len(seen))
+		}
+		done()
+		beside("an append", func() error {
+			return log.Append(ctx, journal.Record{Kind: journal.ModelReplied, Payload: strings.Repeat("x", 1<<20)})
+		})
+		beside("a read", func() error {
+			_, err := journal.Open(ctx, "uid", 2, complete(journal.Options{Journal: j, After: 1}))
+			return err
+		})
+	})
+}
