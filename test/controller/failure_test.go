@@ -71,9 +71,9 @@ var failures = []failure{
 		message: ContainSubstring("the endpoint failed (HTTP 503)"),
 	},
 	{
-		name: "hang-until-deadline", rule: `fault: {hang: BeforeHeaders}`, turn: timeout(1), requests: 1,
+		name: "hang-until-deadline", rule: `fault: {hang: BeforeHeaders}`, turn: timeout(5), requests: 1,
 		reason: v1alpha1.TurnReasonDeadlineExceeded, stop: v1alpha1.StopDeadline, within: 20 * time.Second,
-		message: And(ContainSubstring("the turn reached its time limit of 1s while model "), ContainSubstring(" worked: raise limits.timeoutSeconds or ask for less")),
+		message: And(ContainSubstring("the turn reached its time limit of 5s while model "), ContainSubstring(" worked: raise limits.timeoutSeconds or ask for less")),
 	},
 	{
 		name: "hang-until-idle", rule: `fault: {hang: AfterHeaders}`,
