@@ -69,7 +69,7 @@ func TestNothingIsLeftOfDeletedProviders(t *testing.T) {
 	for left() > 1 {
 		select {
 		case <-closed:
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%d connections are open, want that of the provider in use alone", left())
 		}
 	}

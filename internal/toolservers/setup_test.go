@@ -28,7 +28,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is long enough for anything here to happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 var _ toolbox.Servers = (*toolservers.Cache)(nil)
 

@@ -13,7 +13,7 @@ import (
 )
 
 // patience is how long a test waits for the API server to catch up.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 // ready is the status of an object that is Ready, with the field of its kind's hash.
 func ready(hash string) string {

@@ -88,7 +88,7 @@ var _ = Describe("A call that a person must approve", func() {
 		s := newStage(ctx, deletingModel)
 		var calls atomic.Int64
 		s.run(deletes(&calls))
-		s.create(ctx, append(s.basics(), newTurn("delete", timeout(3)))...)
+		s.create(ctx, append(s.basics(), newTurn("delete", timeout(8)))...)
 		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
 		Expect(message(t)).To(Equal("a call of tool delete waits for somebody's decision: capstan approve delete, or capstan deny delete"))
 		Expect(t.BoundTo()).To(BeEmpty())
@@ -111,7 +111,7 @@ var _ = Describe("A call that a person must approve", func() {
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.SchemaHash = "of-another-schema" })
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.RequestID = "of-an-earlier-request" })
 		s.stays(ctx, t)
-		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(4*time.Second)), "its time must not run meanwhile")
+		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(9*time.Second)), "its time must not run meanwhile")
 
 		By("approving it")
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
@@ -124,7 +124,7 @@ var _ = Describe("A call that a person must approve", func() {
 		Expect(t.Status.PendingApprovals).To(BeEmpty())
 		Expect(t.Status.ParkedTime).To(BeNil())
 		Expect(t.Status.ParkedMilliseconds).To(BeNumerically(">", 1000))
-		Expect(*t.Status.DurationMilliseconds).To(BeNumerically(">", 4000), "the time on the wall")
+		Expect(*t.Status.DurationMilliseconds).To(BeNumerically(">", 9000), "the time on the wall")
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(2), "no reply is bought twice")
 	}, SpecTimeout(patience))
 

@@ -81,7 +81,7 @@ var _ = Describe("A sub-agent", func() {
 		open := s.hold()
 		s.create(ctx, newTurn("parent", asking("delegate subtask one", func(t *v1alpha1.Turn) {
 			t.Spec.WebMode = v1alpha1.WebModeOn
-			t.Spec.Limits = &v1alpha1.Limits{MaxTokens: new(int64(100_000)), MaxCost: new("10"), TimeoutSeconds: new(int32(25))}
+			t.Spec.Limits = &v1alpha1.Limits{MaxTokens: new(int64(100_000)), MaxCost: new("10"), TimeoutSeconds: new(int32(60))}
 		})))
 		s.held(ctx, 1)
 		open()
@@ -91,7 +91,7 @@ var _ = Describe("A sub-agent", func() {
 		Expect(c.Spec.Message).To(Equal("subtask one\n\nContext:\nIt is blue."))
 		Expect(c.Spec.Depth).To(HaveValue(BeEquivalentTo(1)))
 		Expect(c.Spec.WebMode).To(Equal(v1alpha1.WebModeOn))
-		Expect(*c.Spec.Limits.TimeoutSeconds).To(BeNumerically("<=", 25))
+		Expect(*c.Spec.Limits.TimeoutSeconds).To(BeNumerically("<=", 60))
 		Expect(*c.Spec.Limits.MaxTokens).To(And(BeNumerically("<", 100_000), BeNumerically(">", 90_000)))
 		Expect(*c.Spec.Limits.MaxCost).To(HavePrefix("9.99"))
 		Expect(c.Status.Preparation.Mode).To(Equal(v1alpha1.PromptModeMinimal))
@@ -199,7 +199,7 @@ var _ = Describe("A sub-agent", func() {
 	It("has no more time than the Turn that has called it, which can say so", func(ctx SpecContext) {
 		s := newStage(ctx, delegatingModel)
 		s.run()
-		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask stuck", timeout(4))))...)
+		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask stuck", timeout(10))))...)
 		s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		Expect(s.turn(ctx, s.child(ctx, "parent").Name).StateReason()).To(Equal(v1alpha1.TurnReasonDeadlineExceeded))
 		Expect(s.told()).To(ContainSubstring("the sub-agent did not succeed (DeadlineExceeded)"))
@@ -211,7 +211,7 @@ var _ = Describe("A sub-agent", func() {
 		s.create(ctx, append(s.basics(delegates), newAgent(helper, parallel(1)))...)
 		s.create(ctx, newTurn("busy", asking("subtask stuck", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = helper })))
 		s.inFlight(ctx, 1)
-		s.create(ctx, newTurn("parent", asking("delegate subtask", timeout(5))))
+		s.create(ctx, newTurn("parent", asking("delegate subtask", timeout(8))))
 		s.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
 		c := s.child(ctx, "parent")
 		s.desire(ctx, c.Name, v1alpha1.DesiredStateSuspended) // whose time does not run then
@@ -236,11 +236,11 @@ var _ = Describe("A sub-agent", func() {
 		s := newStage(ctx, delegatingModel)
 		var calls atomic.Int64
 		s.run(deletes(&calls))
-		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask delete", timeout(4))))...)
+		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask delete", timeout(8))))...)
 		Eventually(func() *metav1.MicroTime { return s.turn(ctx, "parent").Status.ParkedTime }).WithContext(ctx).ShouldNot(BeNil())
 		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
 		c := s.reaches(ctx, s.child(ctx, "parent").Name, v1alpha1.TurnReasonAwaitingApproval)
-		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(5*time.Second)))
+		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(9*time.Second)))
 		s.decides(ctx, c, 0, v1alpha1.ApprovalApproved)
 		t = s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))

@@ -20,7 +20,7 @@ import (
 
 const (
 	// patience is how long a Turn may take to get somewhere, on a busy machine.
-	patience = 60 * time.Second
+	patience = 120 * time.Second
 	polling  = 50 * time.Millisecond
 )
 

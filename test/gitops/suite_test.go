@@ -31,7 +31,7 @@ import (
 const (
 	root = "../.."
 	// patience is how long a state may take that is expected at once, on a busy machine.
-	patience = time.Minute
+	patience = 2 * time.Minute
 	polling  = 50 * time.Millisecond
 )
 

@@ -23,7 +23,7 @@ import (
 
 const (
 	// patience is how long a condition may take that is expected at once, on a busy machine.
-	patience = 30 * time.Second
+	patience = 90 * time.Second
 	// polling is the time between two looks at a condition.
 	polling = 20 * time.Millisecond
 )

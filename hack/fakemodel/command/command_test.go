@@ -154,7 +154,7 @@ rules:
 		_, err := client.CreateChatCompletion(t.Context(), request("hang"))
 		hung <- err
 	}()
-	waiting, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	waiting, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := fake.Wait(waiting, func(s server.Stats) bool { return s.InFlight == 1 }); err != nil {
 		t.Fatal(err)

@@ -110,7 +110,7 @@ func check(t *testing.T, reply model.Reply, err error) *model.Error {
 // patient returns a context that ends when the test does, or after long enough for anything to happen.
 func patient(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
