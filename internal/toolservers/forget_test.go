@@ -75,7 +75,7 @@ func TestNothingIsLeftOfDeletedServers(t *testing.T) {
 	if got := known.Whole("demo", "token-0"); got != "token-0" {
 		t.Errorf("the token is still known, want it forgotten with its objects: %q", got)
 	}
-	deadline := time.After(patience)
+	deadline := time.After(time.Minute)
 	for {
 		c.Sweep()
 		sessions := 0
