@@ -92,6 +92,9 @@ type Executor struct {
 	Quota func() *quota.Report
 	// Processors is passed by the work that large texts of Turns are: their namespaces take turns. If Processors is nil, all work at once.
 	Processors *fairgate.Gate
+	// Writes is passed before a status is made that is to be written, so that few are held while many Turns end at once. If Writes is nil, all
+	// are made at once.
+	Writes *fairgate.Gate
 	// Forecast is told which Turns run, for what their journals will still grow by; nil if nobody wants to know.
 	Forecast *quota.Forecast
 	// Stopping is told that the executor has begun to stop, after which it hands back what does not end in time; nil tells nobody.
@@ -319,6 +322,7 @@ func (e *Executor) drain(stop context.CancelCauseFunc) {
 		r.stopSoon()
 	}
 	e.mu.Unlock()
+	e.Writes.Open()
 	if e.Stopping != nil {
 		e.Stopping()
 	}

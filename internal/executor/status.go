@@ -116,10 +116,14 @@ func (e *Executor) persist(ctx context.Context, t *v1alpha1.Turn, epoch int64, c
 // maxConflicts bounds the attempts of one update against others who write the same object.
 const maxConflicts = 10
 
-// update changes the status of a Turn that is bound to this executor with an epoch. On a conflict (somebody changed the
-// spec) it reads the Turn from the API server and judges again whose it is. It returns the Turn as written, nil if it is
+// update changes the status of a Turn that is bound to this executor with an epoch, when it is its namespace's turn. On a conflict (somebody
+// changed the spec) it reads the Turn from the API server and judges again whose it is. It returns the Turn as written, nil if it is
 // gone, has ended or is not ours, and an error if the write may succeed later.
 func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
+	if err := e.Writes.Enter(ctx, t.Namespace); err != nil {
+		return nil, fmt.Errorf("the write of turn %q had to wait for others: %w", t.Name, err)
+	}
+	defer e.Writes.Leave(t.Namespace)
 	current, again := t.DeepCopy(), false
 	for range maxConflicts {
 		if current.UID != t.UID || current.BoundTo() != e.Name || current.Epoch() != epoch {

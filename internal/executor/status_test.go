@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -85,6 +87,40 @@ func TestPersistTriesUntilItSucceeds(t *testing.T) {
 	if written == nil || stored(t, e).Status.StopReason != v1alpha1.StopCompleted {
 		t.Error("a status must be written in the end, whatever the API server says at first")
 	}
+}
+
+func TestAStatusIsMadeWhenItIsItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer, made := make(chan struct{}), 0
+		e, _ := newExecutor(t, interceptor.Funcs{
+			SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
+				<-answer
+				return nil
+			},
+		}, turnWith())
+		e.Writes = fairgate.New(1, 1)
+		read := stored(t, e)
+		for range 3 {
+			go func() { _, _ = e.update(t.Context(), read, 1, func(*v1alpha1.Turn) { made++ }) }()
+		}
+		if synctest.Wait(); made != 1 {
+			t.Errorf("%d statuses were made while the first is written, want it alone", made)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := e.update(ctx, read, 1, func(*v1alpha1.Turn) { made++ }); !errors.Is(err, context.Canceled) {
+			t.Errorf("update = %v, want it to end with its context", err)
+		}
+		answer <- struct{}{}
+		if synctest.Wait(); made != 2 {
+			t.Errorf("%d statuses were made when the first was written, want one more", made)
+		}
+		e.Writes.Open() // as one that stops does
+		if synctest.Wait(); made != 3 {
+			t.Errorf("%d statuses were made when all may be, want all 3", made)
+		}
+		close(answer)
+	})
 }
 
 func TestPersistEndsWithItsContext(t *testing.T) {

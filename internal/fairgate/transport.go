@@ -15,6 +15,10 @@ const (
 // Writes returns a gate for writes to the API server: see Wrap.
 func Writes() *Gate { return New(writesAtOnce, writesOfNamespace) }
 
+// Prepared returns a gate for what is about to be written, which is made only behind it: a write that waits at the gate of Writes has an
+// object and its encoding, and that of a Turn takes about 10 KiB. It lets in four times as many as Writes, so that one always waits there.
+func Prepared() *Gate { return New(4*writesAtOnce, 4*writesOfNamespace) }
+
 // Wrap returns a transport to the API server, as rest.Config.Wrap wants it, whose writes pass the gate, so that namespaces take turns. They
 // wait here and not in the API server, which takes a manager for one user and serves what it sends in the order in which it comes. Reads do
 // not wait, nor do Leases, whose holders must not lose them because others are busy, nor what belongs to no namespace.

@@ -186,7 +186,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
 		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
-		Processors: fairgate.Processors(), Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
+		Processors: fairgate.Processors(), Writes: fairgate.Prepared(), Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))
