@@ -156,15 +156,15 @@ func TestNotesLeadToAFirstAnswer(t *testing.T) {
 		}
 	})
 
-	// README shows the commands for an image in a registry.
+	// The page about installation shows the commands for an image in a registry.
 	t.Run("OtherImage", func(t *testing.T) {
 		commands := firstAnswer(t, install("image.registry=registry.example.com", "image.repository=capstan", "image.tag=0.1.0"))
-		readme, err := os.ReadFile("../README.md")
+		page, err := os.ReadFile("../docs/install.md")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if shown := strings.Join(commands, "\n") + "\n```"; !strings.Contains(string(readme), "image.tag=0.1.0\n"+shown) {
-			t.Errorf("README does not show the commands of NOTES after that of helm:\n%s", shown)
+		if shown := strings.Join(commands, "\n") + "\n```"; !strings.Contains(string(page), "image.tag=0.1.0\n"+shown) {
+			t.Errorf("docs/install.md does not show the commands of NOTES after that of helm:\n%s", shown)
 		}
 		c.shellIn(t, "..", commands[0])
 		image := c.run(t, kubectlPath, "-n", "default", "get", "deployments", "-o", "jsonpath={.items[*].spec.template.spec.containers[*].image}")
