@@ -55,15 +55,16 @@ const (
 	// ToolFinished is what became of a call that a model asked for: its result, or why there is none. The call is never made
 	// again.
 	ToolFinished Kind = "tool.finished"
-	// Finalized means that the Turn has ended; the payload is its whole result.
+	// Finalized means that the Turn has ended; the payload is its result, without a text that an artifact of the entry has.
 	Finalized Kind = "finalized"
 	// SessionTurn is what one Turn has added to a conversation. It is the only kind in the journal of a Session.
 	SessionTurn Kind = "session.turn"
 )
 
 const (
-	// PayloadVersion is the version of the payloads that this build writes, and the newest that it reads.
-	PayloadVersion = 1
+	// PayloadVersion is the newest version of payloads that this build reads. It writes the oldest one that a payload fits, 1 for most, so
+	// that an older build can go on where it may.
+	PayloadVersion = 2
 	// MaxPayload bounds the payload of an entry, in bytes. A larger one becomes an artifact.
 	MaxPayload = 64 << 10
 )

@@ -34,9 +34,9 @@ type Options struct {
 	Now func() time.Time
 	// Apply is told of each entry, whose payload is there even where an artifact has it. An error of it stops the run.
 	Apply func(Entry) error
-	// Admit is called before Apply with each entry that Open reads. Its error ends Open, and is returned as it is; the entry may be good
-	// all the same. If Admit is nil, all are read.
-	Admit func(Entry) error
+	// Admit is called with the bytes of each payload that Open reads, before it is made of an artifact that has it, and before Apply. Its
+	// error ends Open, and is returned as it is; the entry may be good all the same. If Admit is nil, all are read.
+	Admit func(bytes int64) error
 	// Waiting is told, each time, that an append failed and when it is tried again; nil tells nobody.
 	Waiting func(err error, in time.Duration)
 	// First are records that go before what this run appends first.
@@ -64,13 +64,8 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 		case e.Seq != l.seq+1:
 			return nil, fmt.Errorf("failed to read the journal of %q: %w: entry %d comes where entry %d should", uid, ErrDamaged, e.Seq, l.seq+1)
 		}
-		if err := Fill(ctx, o.Journal, uid, &e); err != nil {
+		if err := fill(ctx, o.Journal, uid, &e, o.Admit); err != nil {
 			return nil, err
-		}
-		if o.Admit != nil {
-			if err := o.Admit(e); err != nil {
-				return nil, err
-			}
 		}
 		if err := l.applied(ctx, e); err != nil {
 			return nil, err
@@ -85,17 +80,28 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 // Fill gives an entry its payload where an artifact has it. It returns ErrNewer for a version that this build does not know,
 // and ErrDamaged where the artifact is not there or holds something else.
 func Fill(ctx context.Context, j Journal, uid string, e *Entry) error {
+	return fill(ctx, j, uid, e, nil)
+}
+
+// fill is Fill for a payload that admit lets in; nil lets all in.
+func fill(ctx context.Context, j Journal, uid string, e *Entry, admit func(bytes int64) error) error {
+	if admit == nil {
+		admit = func(int64) error { return nil }
+	}
 	if e.Version > PayloadVersion {
 		return fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w", e.Seq, e.Kind, uid, ErrNewer)
 	}
 	if e.Artifact == "" {
-		return nil
+		return admit(int64(len(e.Payload)))
 	}
 	a, err := j.Artifact(ctx, uid, e.Artifact)
 	if errors.Is(err, ErrNoArtifact) {
 		err = fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	if err == nil {
+		if err := admit(a.Bytes); err != nil {
+			return err
+		}
 		done := fairgate.Large(ctx, int(min(a.Bytes, maxArtifact)))
 		if e.Payload, err = a.Content(); err != nil {
 			err = fmt.Errorf("%w: %w", ErrDamaged, err)
@@ -121,6 +127,8 @@ func (l *Log) applied(ctx context.Context, e Entry) error {
 type Record struct {
 	Kind    Kind
 	Payload any
+	// Version is the oldest version of payloads that this one fits, 0 for 1.
+	Version int
 	// Artifacts to keep with it.
 	Artifacts []Artifact
 }
@@ -238,7 +246,7 @@ func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 			return nil, fmt.Errorf("failed to marshal a %q entry: %w", r.Kind, err)
 		}
 		e := Entry{
-			Seq: l.seq + int64(i) + 1, Epoch: l.epoch, Kind: r.Kind, Version: PayloadVersion, Time: l.o.Now().UTC(),
+			Seq: l.seq + int64(i) + 1, Epoch: l.epoch, Kind: r.Kind, Version: max(r.Version, 1), Time: l.o.Now().UTC(),
 			Payload: payload, Artifacts: r.Artifacts, Namespace: l.o.Namespace,
 		}
 		most := int64(len(payload))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"iter"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -197,6 +198,36 @@ func TestLargeRecordsBecomeArtifacts(t *testing.T) {
 	a, err := j.Artifact(t.Context(), "uid", beside.SHA256)
 	if content, contentErr := a.Content(); err != nil || contentErr != nil || string(content) != "beside" {
 		t.Errorf("the artifact beside it: %q, %v, %v", content, err, contentErr)
+	}
+}
+
+// unreadable has artifacts that cannot be decompressed.
+type unreadable struct{ journal.Journal }
+
+func (u unreadable) Artifact(ctx context.Context, uid, sha string) (journal.Artifact, error) {
+	a, err := u.Journal.Artifact(ctx, uid, sha)
+	a.Data = nil
+	return a, err
+}
+
+// TestOpenAsksBeforeItReads: what may be in memory is asked for before a large payload is.
+func TestOpenAsksBeforeItReads(t *testing.T) {
+	const bytes = 2 * journal.MaxPayload
+	j, full := &journaltest.Memory{}, errors.New("the memory is used up")
+	log := open(t, 1, journal.Options{Journal: j, Apply: new(told).apply})
+	if err := log.Append(t.Context(), journal.Record{Kind: journal.ToolFinished, Payload: "short"},
+		journal.Record{Kind: journal.ToolFinished, Payload: strings.Repeat("b", bytes-2)}); err != nil {
+		t.Fatal(err)
+	}
+	var asked []int64
+	_, err := journal.Open(t.Context(), "uid", 1, complete(journal.Options{Journal: unreadable{j}, Apply: new(told).apply, Admit: func(n int64) error {
+		if asked = append(asked, n); n == bytes {
+			return full
+		}
+		return nil
+	}}))
+	if want := []int64{int64(len(`"short"`)), bytes}; !errors.Is(err, full) || !slices.Equal(asked, want) {
+		t.Errorf("Open = %v after it asked for %v bytes; want %v after %v", err, asked, full, want)
 	}
 }
 

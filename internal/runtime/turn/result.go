@@ -85,7 +85,7 @@ type Result struct {
 	Spent []Spent `json:"spent,omitempty"`
 	// Fallback is set when not the first model of the chain served.
 	Fallback *Fallback `json:"fallback,omitempty"`
-	// Answer is the artifact that has Text where that is longer than a status holds; nil for most.
+	// Answer is the artifact that has Text where that is longer than a status holds; nil for most. The entry of the end then has no Text.
 	Answer *Artifact `json:"answer,omitempty"`
 	// Session is the place of the Turn in its conversation; nil if it has none. It is not in the Turn's own journal.
 	Session *Place `json:"-"`
@@ -249,6 +249,34 @@ func (r *Result) attach(structured bool) []journal.Artifact {
 	a := journal.NewArtifact(content)
 	r.Answer = &Artifact{Name: name, SHA256: a.SHA256, Bytes: a.Bytes}
 	return []journal.Artifact{a}
+}
+
+// recorded is the result as its entry has it, and the version that its payload fits: without a text that the artifact of the answer has.
+func (r *Result) recorded() (*Result, int) {
+	if r.Answer == nil || r.Answer.Name != answerText {
+		return r, 1
+	}
+	short := *r
+	short.Text = ""
+	return &short, 2
+}
+
+// restore puts the text of a result that an earlier run has written back. Payloads of version 1 have it themselves.
+func (r *run) restore() error {
+	result := r.past.result
+	if result == nil || result.Text != "" || result.Answer == nil || result.Answer.Name != answerText {
+		return nil
+	}
+	if err := r.admit(result.Answer.Bytes); err != nil {
+		return err
+	}
+	e := journal.Entry{Seq: r.log.Len(), Kind: journal.Finalized, Artifact: result.Answer.SHA256}
+	if err := journal.Fill(r.life, r.engine.Journal, r.in.UID, &e); err != nil {
+		return err
+	}
+	r.bytes += int64(len(e.Payload))
+	result.Text = string(e.Payload)
+	return nil
 }
 
 // structuredAnswer is the JSON of an answer, as a result has it.

@@ -207,6 +207,9 @@ func (e *Engine) open(ctx context.Context, in *Input) (*run, error) {
 	if err := r.opened(); err != nil {
 		return nil, err
 	}
+	if err := r.restore(); err != nil {
+		return nil, err
+	}
 	r.resumes = r.past.resumes()
 	return r, nil
 }
@@ -244,8 +247,8 @@ func (r *run) apply(e journal.Entry) error {
 }
 
 // admit says whether the run may hold one more entry of its journal. A conversation that is too large is read all the same, for its end.
-func (r *run) admit(e journal.Entry) error {
-	err := r.hold(r.bytes + int64(len(e.Payload)))
+func (r *run) admit(bytes int64) error {
+	err := r.hold(r.bytes + bytes)
 	if _, tooLarge := errors.AsType[*TooLargeError](err); tooLarge {
 		return nil
 	}
@@ -367,8 +370,13 @@ func (r *run) finish() error {
 
 // end writes the end of the Turn. The ends of open calls go with it: a Turn that has ended has no open call.
 func (r *run) end(result *Result) error {
-	return r.record(append(r.past.loop.OpenEnds(r.exposed().Nonce),
-		journal.Record{Kind: journal.Finalized, Payload: result, Artifacts: r.attached})...)
+	recorded, version := result.recorded()
+	err := r.record(append(r.past.loop.OpenEnds(r.exposed().Nonce),
+		journal.Record{Kind: journal.Finalized, Payload: recorded, Version: version, Artifacts: r.attached})...)
+	if err == nil {
+		r.past.result.Text = result.Text
+	}
+	return err
 }
 
 // work is a context that ends with the run's life, with the time of the Turn, or when the Turn is cancelled.

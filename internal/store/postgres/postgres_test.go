@@ -38,7 +38,7 @@ func openAt(tb testing.TB, databaseURL string) *postgres.Store {
 
 func entry(seq, epoch int64) journal.Entry {
 	return journal.Entry{
-		Seq: seq, Epoch: epoch, Kind: journal.ModelReplied, Version: journal.PayloadVersion, Time: time.Unix(1, 2).UTC(), Payload: fmt.Appendf(nil, `{"epoch":%d}`, epoch),
+		Seq: seq, Epoch: epoch, Kind: journal.ModelReplied, Version: 1, Time: time.Unix(1, 2).UTC(), Payload: fmt.Appendf(nil, `{"epoch":%d}`, epoch),
 	}
 }
 

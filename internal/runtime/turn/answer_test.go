@@ -1,0 +1,132 @@
+package turn_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+)
+
+// appends notes what is appended to a journal.
+type appends struct {
+	journal.Journal
+	mu      sync.Mutex
+	entries []journal.Entry
+}
+
+func (a *appends) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
+	a.mu.Lock()
+	a.entries = append(a.entries, entries...)
+	a.mu.Unlock()
+	return a.Journal.Append(ctx, uid, entries...)
+}
+
+// finalized returns the entry of the end.
+func (a *appends) finalized(t *testing.T) journal.Entry {
+	t.Helper()
+	for _, e := range a.entries {
+		if e.Kind == journal.Finalized {
+			return e
+		}
+	}
+	t.Fatal("the turn has no end")
+	return journal.Entry{}
+}
+
+// TestALongAnswerIsKeptOnceWithTheEnd: the entry of the end names the artifact and does not hold the text again, and a run that finds
+// the end has the text all the same.
+func TestALongAnswerIsKeptOnceWithTheEnd(t *testing.T) {
+	text := strings.Repeat("all of it \n", 30_000)
+	c, s := candidate("p0", 1, says(text))
+	j := &appends{Journal: &journaltest.Memory{}}
+	first := mustRun(t, j, input(c))
+	end := j.finalized(t)
+	if end.Version != 2 {
+		t.Errorf("the end has version %d, want 2: an older build would take it for an end without an answer", end.Version)
+	}
+	if len(end.Artifacts) != 1 || end.Artifacts[0].SHA256 != first.Answer.SHA256 || end.Artifact != "" || strings.Contains(string(end.Payload), "all of it") {
+		t.Errorf("the end has %d artifacts and a payload of %d bytes (artifact %q), want the answer's artifact alone", len(end.Artifacts), len(end.Payload), end.Artifact)
+	}
+	again := mustRun(t, j, input(c))
+	if first.Text != text || again.Text != text || s.asked() != 1 {
+		t.Errorf("the results have %d and %d bytes after %d requests, want the whole answer of %d", len(first.Text), len(again.Text), s.asked(), len(text))
+	}
+}
+
+// TestAnEndOfAnOlderVersion has its text in the entry.
+func TestAnEndOfAnOlderVersion(t *testing.T) {
+	text := strings.Repeat("all of it \n", 10_000)
+	c, _ := candidate("p0", 1, says(text))
+	written := &appends{Journal: &journaltest.Memory{}}
+	result := mustRun(t, written, input(c))
+	older := &journaltest.Memory{}
+	for _, e := range written.entries {
+		if e.Kind == journal.Finalized {
+			payload, err := json.Marshal(result)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := journal.NewArtifact(payload)
+			e.Payload, e.Artifact, e.Artifacts = nil, a.SHA256, append(e.Artifacts, a)
+		}
+		if e.Artifact != "" {
+			e.Payload = nil
+		}
+		if err := older.Append(t.Context(), "uid", e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if again := mustRun(t, older, input(c)); again.Text != text {
+		t.Errorf("the result has %d bytes, want the %d that its entry has", len(again.Text), len(text))
+	}
+}
+
+// TestAShortAnswerIsForOlderBuildsToo: they take the Turn over in the middle of an upgrade.
+func TestAShortAnswerIsForOlderBuildsToo(t *testing.T) {
+	c, _ := candidate("p0", 1, says("Hello."))
+	j := &appends{Journal: &journaltest.Memory{}}
+	mustRun(t, j, input(c))
+	for _, e := range j.entries {
+		if e.Version != 1 {
+			t.Errorf("entry %d (%s) has version %d, want 1", e.Seq, e.Kind, e.Version)
+		}
+	}
+}
+
+// lossy has lost one artifact, or cannot read it now.
+type lossy struct {
+	journal.Journal
+	err error
+}
+
+func (l *lossy) Artifact(context.Context, string, string) (journal.Artifact, error) {
+	return journal.Artifact{}, l.err
+}
+
+func TestAnEndWhoseAnswerCannotBeRead(t *testing.T) {
+	away := errors.New("the store is away")
+	for name, tc := range map[string]struct {
+		reason    string
+		err, want error
+		damaged   bool
+	}{
+		"lost": {"the record makes no sense without it", journal.ErrNoArtifact, journal.ErrDamaged, true},
+		"away": {"the run must try again, and not end the turn without its answer", away, away, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// Quotes grow in JSON, so that the answer is large, and the reply that has it is no artifact.
+			c, _ := candidate("p0", 1, says(strings.Repeat("<", 9_000)))
+			j := &journaltest.Memory{}
+			mustRun(t, j, input(c))
+			result, err := engine(&lossy{j, tc.err}).Run(t.Context(), input(c))
+			if result != nil || !errors.Is(err, tc.want) || errors.Is(err, journal.ErrDamaged) != tc.damaged {
+				t.Errorf("result %+v, error %v; want %v: %s", result, err, tc.want, tc.reason)
+			}
+		})
+	}
+}
