@@ -163,6 +163,8 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	defer p.providers.Close()
 	p.servers = toolservers.NewCache(read, p.policy, time.Now, log.WithName("tool-servers"))
 	p.servers.Share(p.memory)
+	p.processors = fairgate.Processors()
+	p.servers.TakeTurns(p.processors)
 	p.servers.NoteIn(p.credentials)
 	metrics.Memory(p.memory)
 	defer p.servers.Close()

@@ -42,6 +42,8 @@ type parts struct {
 	clientset kubernetes.Interface
 	// writes is what the writes of all namespaces to the API server pass.
 	writes *fairgate.Gate
+	// processors is what work on large texts passes.
+	processors *fairgate.Gate
 	// access knows who may read journals and metrics.
 	access *access.Guard
 	// client writes the status of all objects, and status that of Turns.
@@ -186,7 +188,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
 		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
-		Processors: fairgate.Processors(), Writes: fairgate.Prepared(), Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
+		Processors: p.processors, Writes: fairgate.Prepared(), Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))

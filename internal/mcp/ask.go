@@ -56,6 +56,7 @@ func (c *Client) ask(ctx context.Context, patience bool) (*Listing, error) {
 		return nil, c.discovery(ctx, err)
 	}
 	defer done()
+	ctx = c.inTurn(ctx)
 	caller := ctx
 	ctx, cancel := context.WithTimeout(caller, c.cfg.ConnectTimeout)
 	defer cancel()

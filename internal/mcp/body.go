@@ -2,11 +2,14 @@ package mcp
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
 // freeBytes of an answer are read without asking for room.
@@ -53,8 +56,9 @@ func (p *present) UnmarshalJSON([]byte) error {
 	return nil
 }
 
-// isResponse says whether a message is the response to a request.
-func isResponse(message []byte, call jsonrpc.ID) bool {
+// isResponse says whether a message is the response to a request, when it is the turn of the context's namespace to find out.
+func isResponse(ctx context.Context, message []byte, call jsonrpc.ID) bool {
+	defer fairgate.Large(ctx, len(message))()
 	var m struct {
 		Version string  `json:"jsonrpc"`
 		ID      any     `json:"id"`

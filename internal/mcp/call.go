@@ -9,6 +9,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
@@ -24,6 +25,7 @@ func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Re
 		return tool.Result{}, c.failure(ctx, &exchange{}, err)
 	}
 	defer done()
+	ctx = c.inTurn(ctx)
 	arguments := call.Arguments
 	if len(arguments) == 0 {
 		arguments = json.RawMessage("{}")
@@ -50,12 +52,16 @@ func (c *Client) attempt(ctx context.Context, name string, params *sdk.CallToolP
 	}
 	_, err = s.CallTool(withExchange(ctx, ex), params)
 	var given wireResult
+	large := fairgate.Large(ctx, ex.size())
 	said, missing := ex.decode(&given)
+	if missing == nil && said == nil {
+		result, err = c.result(name, &given)
+	}
+	large()
 	switch {
 	case missing == nil && said != nil:
 		return tool.Result{}, false, c.answered(name, said)
 	case missing == nil:
-		result, err = c.result(name, &given)
 		return result, false, err
 	case !errors.Is(missing, errBroken):
 		return tool.Result{}, false, c.failure(ctx, ex, missing)

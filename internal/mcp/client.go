@@ -17,6 +17,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/redact"
 )
@@ -60,6 +61,9 @@ type Config struct {
 	Memory bytebudget.Account
 	// Listings is what the list of tools is held in; the zero value has no bound.
 	Listings bytebudget.Account
+	// Processors is passed by the work that large answers are, as work of Namespace; if it is nil, all work at once.
+	Processors *fairgate.Gate
+	Namespace  string
 	// Idle is how long the connection is kept without use; DefaultIdle if 0.
 	Idle time.Duration
 	// Now is the clock.
@@ -141,8 +145,13 @@ func New(cfg Config) *Client {
 	c.transport.IdleConnTimeout = idleConnection
 	c.http = &http.Client{Transport: &headers{base: c.transport, cfg: &c.cfg}, CheckRedirect: netpolicy.CheckRedirect}
 	c.redactor = redact.New(append(Secrets(cfg.Token, cfg.Headers), cfg.Earlier...)...)
-	c.life, c.end = context.WithCancel(context.Background())
+	c.life, c.end = context.WithCancel(c.inTurn(context.Background()))
 	return c
+}
+
+// inTurn returns a context under which the work on large answers passes Config.Processors.
+func (c *Client) inTurn(ctx context.Context) context.Context {
+	return fairgate.With(ctx, c.cfg.Processors, c.cfg.Namespace)
 }
 
 func newPause() *backoff.ExponentialBackOff {

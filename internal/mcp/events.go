@@ -85,7 +85,7 @@ func (s *stream) handle(data []byte) {
 	if len(data) == 0 {
 		return
 	}
-	if !s.standing && isResponse(data, s.call) {
+	if !s.standing && isResponse(s.ctx, data, s.call) {
 		s.release()
 		s.ex.keep(data)
 		s.out = slices.Concat([]byte("data: "), s.ex.stub(s.call, data), []byte("\n\n"))

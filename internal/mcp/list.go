@@ -16,6 +16,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
@@ -90,6 +91,7 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 		if left -= size; left < 0 {
 			return nil, fmt.Errorf("%w: its list of tools exceeds %d MiB", errLimit, MaxListBytes>>20)
 		}
+		large := fairgate.Large(ctx, size)
 		for _, t := range page.Tools {
 			if t.Name == "" || len(t.Name) > MaxName || !utf8.ValidString(t.Name) || seen[t.Name] || c.redactor.Whole(t.Name) != t.Name {
 				continue // it could not be called, not be told from another, or not be named
@@ -97,11 +99,15 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 			seen[t.Name] = true
 			l.Tools = append(l.Tools, c.tool(t))
 		}
+		large()
 		if len(l.Tools) > MaxTools {
 			return nil, fmt.Errorf("%w: it lists more than %d tools", errLimit, MaxTools)
 		}
 		if page.NextCursor == "" || page.NextCursor == cursor {
-			return c.reserved(l.finish())
+			large := fairgate.Large(ctx, int(l.bytes()))
+			l.finish()
+			large()
+			return c.reserved(l)
 		}
 		cursor = page.NextCursor
 	}
@@ -120,7 +126,10 @@ func (s *session) page(ctx context.Context, cursor string) (*wirePage, int, erro
 	defer ex.end()
 	_, err := s.ListTools(withExchange(ctx, ex), &sdk.ListToolsParams{Cursor: cursor})
 	page := &wirePage{}
-	switch said, missing := ex.decode(page); {
+	large := fairgate.Large(ctx, ex.size())
+	said, missing := ex.decode(page)
+	large()
+	switch {
 	case errors.Is(missing, errBroken):
 		if isLost(err, ex) {
 			s.lost.Store(true)

@@ -230,7 +230,7 @@ func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *s
 	case resp.StatusCode != http.StatusOK:
 		return w.refused(req, resp, ex, s.call, body)
 	}
-	if !isResponse(body, s.call) {
+	if !isResponse(s.ctx, body, s.call) {
 		return nil, errProtocol
 	}
 	ex.keep(body)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/mcp"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/redact"
@@ -47,6 +48,8 @@ type Cache struct {
 	log     logr.Logger
 	memory  *bytebudget.Budget
 	known   *redact.Set
+	// processors is passed by work on large answers.
+	processors *fairgate.Gate
 	// idle is how long a connection is kept without use; 0 for mcp.DefaultIdle.
 	idle time.Duration
 
@@ -95,6 +98,9 @@ func NewCache(read secrets.Reader, policy *netpolicy.Policy, now func() time.Tim
 // Share has connections read large answers, and hold lists of tools, within a memory budget. It holds for connections that are made
 // later, so it is set before the cache is used.
 func (c *Cache) Share(memory *bytebudget.Budget) { c.memory = memory }
+
+// TakeTurns has the namespaces of connections take turns at what keeps a processor busy. It is called before the cache is used.
+func (c *Cache) TakeTurns(processors *fairgate.Gate) { c.processors = processors }
 
 // NoteIn has a set know the credentials of the connections for as long as the cache keeps them. It is called before the cache is used.
 func (c *Cache) NoteIn(known *redact.Set) { c.known = known }
@@ -292,7 +298,7 @@ func (c *Cache) newClient(name string, e *entry, s settings, earlier []string) (
 	client = mcp.New(mcp.Config{
 		Name: name, URL: s.url, Token: s.token, CredentialsFrom: s.from, Headers: s.headers, Earlier: earlier, ConnectTimeout: s.connect,
 		Memory: c.memory.Account(e.key.Namespace, bytebudget.Results), Listings: c.memory.Account(e.key.Namespace, bytebudget.Listings),
-		Policy: c.policy.In(e.key.Namespace), Roots: roots, Now: c.now, OnChange: func() { c.changed(e.key) },
+		Processors: c.processors, Namespace: e.key.Namespace, Policy: c.policy.In(e.key.Namespace), Roots: roots, Now: c.now, OnChange: func() { c.changed(e.key) },
 		Idle: c.idle, OnIdle: func() { c.cool(e, client) },
 		Log: c.log.WithValues("toolServer", e.key.String()),
 	})
