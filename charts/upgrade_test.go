@@ -6,7 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // TestUpgradeReusesTheValuesOfEveryEarlierChart: helm upgrade --reuse-values gives this chart the values of the chart before it, and none of its own
@@ -40,6 +44,46 @@ func TestUpgradeReusesTheValuesOfEveryEarlierChart(t *testing.T) {
 				"podDisruptionBudget.enabled=true,networkPolicy.enabled=true,uninstall.drain=true"); err != nil {
 				t.Error(err)
 			}
+			for name, tc := range budgets {
+				t.Run(name, func(t *testing.T) {
+					manifest, err := templateOver(string(values), append([]string{"podDisruptionBudget.enabled=true"}, tc.values...)...)
+					if err != nil {
+						t.Fatal(err)
+					}
+					checkBudget(t, decode(t, manifest), tc.want)
+				})
+			}
+		})
+	}
+}
+
+// budgets are values of podDisruptionBudget, and what the PodDisruptionBudget says then. Null is handed on by Helm as a value that is missing.
+var budgets = map[string]struct {
+	values []string
+	want   policyv1.PodDisruptionBudgetSpec
+}{
+	"Default":      {nil, policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1))}},
+	"Away":         {[]string{"podDisruptionBudget.maxUnavailable=25%"}, policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromString("25%"))}},
+	"NoneAway":     {[]string{"podDisruptionBudget.maxUnavailable=0"}, policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(0))}},
+	"Stay":         {[]string{"podDisruptionBudget.minAvailable=1,podDisruptionBudget.maxUnavailable=null"}, policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1))}},
+	"NoneStay":     {[]string{"podDisruptionBudget.minAvailable=0,podDisruptionBudget.maxUnavailable=null"}, policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(0))}},
+	"ShareStays":   {[]string{"podDisruptionBudget.minAvailable=50%,podDisruptionBudget.maxUnavailable=null"}, policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromString("50%"))}},
+	"NeitherGiven": {[]string{"podDisruptionBudget.minAvailable=null,podDisruptionBudget.maxUnavailable=null"}, policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1))}},
+}
+
+func checkBudget(t *testing.T, objects []runtime.Object, want policyv1.PodDisruptionBudgetSpec) {
+	t.Helper()
+	got := one[*policyv1.PodDisruptionBudget](t, objects).Spec
+	got.Selector = nil
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("PodDisruptionBudget (-want +got):\n%s", diff)
+	}
+}
+
+func TestPodDisruptionBudget(t *testing.T) {
+	for name, tc := range budgets {
+		t.Run(name, func(t *testing.T) {
+			checkBudget(t, renderChart(t, append([]string{"podDisruptionBudget.enabled=true"}, tc.values...)...), tc.want)
 		})
 	}
 }

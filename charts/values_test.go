@@ -147,7 +147,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"APIServerByName":     {[]string{"networkPolicy.apiServer.cidrs={kubernetes.default}"}, []string{"/networkPolicy/apiServer/cidrs"}},
 		"NothingToScrape":     {[]string{"metrics.enabled=false", "metrics.serviceMonitor.enabled=true"}, []string{"serviceMonitor.enabled needs metrics.enabled"}},
 		"NoAccount":           {[]string{"serviceAccount.create=false"}, []string{"serviceAccount.name must be set"}},
-		"BothBudgets":         {[]string{"podDisruptionBudget.enabled=true", "podDisruptionBudget.minAvailable=1"}, []string{"exactly one of minAvailable and maxUnavailable"}},
+		"BothBudgets":         {[]string{"podDisruptionBudget.enabled=true", "podDisruptionBudget.minAvailable=1"}, []string{"takes one of minAvailable and maxUnavailable: set the other one to null"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -138,13 +138,15 @@ image:
 labels: {a: "1"}
 # Null lets the platform choose.
 user: 65532
+# Null: another decides.
+pods: 1
 # Kubernetes' own.
 resources:
   limits:
     memory: 1Gi
 `)
-	put(t, filepath.Join(root, schemaSource), `{"definitions": {"group": {"properties": {"tag": {"type": "string"}}}, "resources": {"properties": {"limits": {}}}},
-		"properties": {"replicas": {}, "image": {"$ref": "#/definitions/group"}, "labels": {"type": "object"}, "user": {"type": ["integer", "null"]},
+	put(t, filepath.Join(root, schemaSource), `{"definitions": {"count": {"oneOf": [{"type": "null"}, {"type": "integer"}]}, "group": {"properties": {"tag": {"type": "string"}}}, "resources": {"properties": {"limits": {}}}},
+		"properties": {"replicas": {}, "image": {"$ref": "#/definitions/group"}, "labels": {"type": "object"}, "user": {"type": ["integer", "null"]}, "pods": {"$ref": "#/definitions/count"},
 		"resources": {"properties": {"limits": {"type": "object"}}}}}`)
 	for range 2 { // the second run must find nothing to do
 		if err := sync(root); err != nil {
@@ -152,12 +154,12 @@ resources:
 		}
 	}
 	want := "Before\n\n" + tableHead + "| `replicas` | `2` | How many Pods. |\n| `image` |  | What a \\| group is. |\n| `image.tag` | `\"\"` | Its tag. |\n" +
-		"| `labels` | `{a: \"1\"}` | The user's own. |\n| `user` | `65532` | Null lets the platform choose. |\n| `resources` | `{limits: {memory: 1Gi}}` | Kubernetes' own. |\n\nAfter\n"
+		"| `labels` | `{a: \"1\"}` | The user's own. |\n| `user` | `65532` | Null lets the platform choose. |\n| `pods` | `1` | Null: another decides. |\n| `resources` | `{limits: {memory: 1Gi}}` | Kubernetes' own. |\n\nAfter\n"
 	if got := get(t, filepath.Join(root, readmeTarget)); got != want {
 		t.Errorf("README = %q\nwant %q", got, want)
 	}
 	defaults := get(t, filepath.Join(root, defaultsTarget))
-	for text, isThere := range map[string]bool{"- replicas": true, "- tag": true, "- user": false, "- limits": false, "memory: 1Gi": true, "a: \"1\"": true} {
+	for text, isThere := range map[string]bool{"- replicas": true, "- tag": true, "- user": false, "- pods": false, "- limits": false, "memory: 1Gi": true, "a: \"1\"": true} {
 		if strings.Contains(defaults, text) != isThere {
 			t.Errorf("defaults = %s\nhave %q: %t, want %t", defaults, text, !isThere, isThere)
 		}

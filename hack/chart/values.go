@@ -33,9 +33,19 @@ type value struct {
 type valueSchema struct {
 	Type       any                    `json:"type"`
 	Ref        string                 `json:"$ref"`
+	OneOf      []valueSchema          `json:"oneOf"`
 	Properties map[string]valueSchema `json:"properties"`
 	// Definitions are those of the root.
 	Definitions map[string]valueSchema `json:"definitions"`
+}
+
+// allowsNull reports whether null is among the types of a value, or is one of its alternatives.
+func (s valueSchema) allowsNull() bool {
+	types, isList := s.Type.([]any)
+	if !isList {
+		types = []any{s.Type}
+	}
+	return slices.Contains(types, any("null")) || slices.ContainsFunc(s.OneOf, valueSchema.allowsNull)
 }
 
 // syncValues writes the defaults and the table of values.
@@ -99,11 +109,10 @@ func walk(prefix string, mapping *yamlv3.Node, schema valueSchema, definitions m
 		if name, isRef := strings.CutPrefix(of.Ref, "#/definitions/"); isRef {
 			of = definitions[name]
 		}
-		types, _ := of.Type.([]any)
 		v := value{
 			path: prefix + key.Value, comment: comment(key.HeadComment), node: node, // The inside of resources is Kubernetes' own: a user takes a limit away by null.
 			isGroup:   len(of.Properties) > 0 && len(node.Content) > 0 && key.Value != "resources",
-			mayBeNull: slices.Contains(types, any("null")),
+			mayBeNull: of.allowsNull(),
 		}
 		all = append(all, v)
 		if v.isGroup {

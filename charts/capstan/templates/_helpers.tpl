@@ -188,8 +188,8 @@ subjects:
 {{- end -}}
 {{- end -}}
 {{- $pdb := $v.podDisruptionBudget -}}
-{{- if and $pdb.enabled (eq (kindIs "invalid" $pdb.minAvailable) (kindIs "invalid" $pdb.maxUnavailable)) -}}
-{{- fail "podDisruptionBudget needs exactly one of minAvailable and maxUnavailable: set the other one to null" -}}
+{{- if and $pdb.enabled (not (kindIs "invalid" $pdb.minAvailable)) (not (kindIs "invalid" $pdb.maxUnavailable)) -}}
+{{- fail "podDisruptionBudget takes one of minAvailable and maxUnavailable: set the other one to null" -}}
 {{- end -}}
 {{- end -}}
 
