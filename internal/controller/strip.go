@@ -25,15 +25,25 @@ func Strip(t *v1alpha1.Turn) {
 	}
 	// A spec always marshals: it came as JSON.
 	size, _ := json.Marshal(&t.Spec)
-	for name := range t.Labels {
-		if !strings.HasPrefix(name, ownPrefix) {
-			delete(t.Labels, name)
-		}
-	}
+	t.Labels = OwnLabels(t.Labels)
 	t.Annotations = map[string]string{annotationSpecBytes: strconv.Itoa(len(size))}
 	s := &t.Spec
 	s.Message, s.Parameters, s.History, s.Shaping, s.Guardrails, s.Output = "", nil, nil, nil, nil, nil
 	s.Context = strippedContext(s.Context)
+}
+
+// OwnLabels returns those of some labels that Capstan reads; nil for none.
+func OwnLabels(labels map[string]string) map[string]string {
+	var own map[string]string
+	for name, value := range labels {
+		if strings.HasPrefix(name, ownPrefix) {
+			if own == nil {
+				own = map[string]string{}
+			}
+			own[name] = value
+		}
+	}
+	return own
 }
 
 // isStripped reports whether a Turn was stripped: the API server has none with an empty message.

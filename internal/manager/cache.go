@@ -47,19 +47,26 @@ func turnsOf(o Options) fields.Selector {
 	return fields.AndSelectors(fields.OneTermEqualSelector(controller.FieldExecutor, o.ExecutorName), unfinished)
 }
 
-// withoutBookkeeping strips what the API server and kubectl note about who wrote what, before the cache keeps an object:
-// nobody here asks for it, and kubectl's note is a second copy of the object. A write of status does not touch either.
+// withoutBookkeeping strips from an object what nobody here asks for, before the cache keeps it: who wrote what, and the annotations and
+// labels of others. The API server bounds none of them but by the size of an object, so that a namespace could fill the memory of all with
+// them. A write of status touches none of that. Leases say what they say in annotations.
 func withoutBookkeeping(in any) (any, error) {
 	o, err := meta.Accessor(in)
 	if err != nil {
 		return in, nil //nolint:nilerr // because what is no object, such as a tombstone, stays as it is
 	}
+	// It may be applied to what it has returned, which others read by then: that is not written again.
 	if o.GetManagedFields() != nil {
 		o.SetManagedFields(nil)
 	}
-	if a := o.GetAnnotations(); a[corev1.LastAppliedConfigAnnotation] != "" {
-		delete(a, corev1.LastAppliedConfigAnnotation)
-		o.SetAnnotations(a)
+	if _, isLease := in.(*coordinationv1.Lease); isLease {
+		return in, nil
+	}
+	if o.GetAnnotations() != nil {
+		o.SetAnnotations(nil)
+	}
+	if own := controller.OwnLabels(o.GetLabels()); len(own) < len(o.GetLabels()) {
+		o.SetLabels(own)
 	}
 	return in, nil
 }
@@ -68,10 +75,14 @@ func withoutBookkeeping(in any) (any, error) {
 // bound. Those that are bound to this executor stay whole, because it runs them.
 func withoutRequests(executorName string) toolscache.TransformFunc {
 	return func(in any) (any, error) {
-		out, err := withoutBookkeeping(in)
-		if t, ok := out.(*v1alpha1.Turn); ok && t.BoundTo() != executorName {
-			controller.Strip(t)
+		t, ok := in.(*v1alpha1.Turn)
+		if !ok || t.BoundTo() == executorName {
+			return withoutBookkeeping(in)
 		}
-		return out, err
+		if t.ManagedFields != nil {
+			t.ManagedFields = nil
+		}
+		controller.Strip(t)
+		return in, nil
 	}
 }

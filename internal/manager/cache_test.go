@@ -1,9 +1,11 @@
 package manager
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -32,9 +34,10 @@ func TestTheCacheHoldsTheTurnsThatARoleWorksWith(t *testing.T) {
 func TestTheCacheKeepsNoBookkeeping(t *testing.T) {
 	full := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{
 		Name: "one", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
-		Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "example.com/kept": "yes"},
+		Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "example.com/long": strings.Repeat("x", 250_000)},
+		Labels:      map[string]string{"example.com/many": "yes", "capstan.dev/parent": "two"},
 	}}
-	want := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "one", Annotations: map[string]string{"example.com/kept": "yes"}}}
+	want := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{"capstan.dev/parent": "two"}}}
 	for range 2 { // it may be applied to what it has returned
 		got, err := withoutBookkeeping(full)
 		if err != nil {
@@ -43,6 +46,10 @@ func TestTheCacheKeepsNoBookkeeping(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("the cache must keep what somebody reads (-want +got):\n%s", diff)
 		}
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"capstan.dev/capacity": "5"}}}
+	if _, err := withoutBookkeeping(lease); err != nil || lease.Annotations["capstan.dev/capacity"] != "5" {
+		t.Errorf("a Lease has %v, %v; want its annotations kept: they are what it says", lease.Annotations, err)
 	}
 	tombstone := toolscache.DeletedFinalStateUnknown{Key: "a/b"}
 	if got, err := withoutBookkeeping(tombstone); err != nil || got != any(tombstone) {

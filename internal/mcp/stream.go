@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// maxNoticeBytes bounds one event of the stream that no request has asked for.
-	maxNoticeBytes = 1 << 20
+	// maxNoticeBytes bounds one event of the stream that no request has asked for. Nothing reserves memory for it, and each ToolServer may
+	// have such a stream. What matters there, a change of the tools and pings, has less than 1 KiB.
+	maxNoticeBytes = 64 << 10
 	// maxResumes bounds how often the stream of an answer is taken up again without anything new.
 	maxResumes = 3
 	// drainTimeout and drainBytes bound what is read after an answer, so that its connection can be used again.

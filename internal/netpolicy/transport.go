@@ -48,7 +48,7 @@ func Transport(p *Policy, connectTimeout time.Duration, roots *x509.CertPool) *h
 		DialContext: p.DialContext(connectTimeout), TLSHandshakeTimeout: connectTimeout,
 		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		ForceAttemptHTTP2: true, MaxIdleConns: 256, MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second,
-		MaxResponseHeaderBytes: 256 << 10, DisableCompression: true,
+		MaxResponseHeaderBytes: 32 << 10, DisableCompression: true,
 	}
 }
 

@@ -18,6 +18,8 @@ const (
 	// volumeTenths of a volume are for journals where no quota is given: the rest is for the log of the database, and for a volume that
 	// others use as well.
 	volumeTenths = 9
+	// userParts is of how many parts of the quota of all a namespace uses one before it counts among those that share it.
+	userParts = 20
 	// maxNamespaces bounds the namespaces that a Report names, those with the fullest quotas first. A Lease holds it.
 	maxNamespaces = 500
 )
@@ -38,6 +40,8 @@ type Budget struct {
 	// Expected is what Turns that run will still write.
 	Expected int64 `json:"expected,omitempty"`
 	Limit    int64 `json:"limit"`
+	// Share is up to where Turns that run go on although others have left less than that; 0 for Limit.
+	Share int64 `json:"share,omitempty"`
 }
 
 // Tight reports whether so much is used, or will be when the Turns that run have ended, that new Turns wait: 80 %.
@@ -47,7 +51,7 @@ func (b Budget) Tight() bool {
 
 // Spent reports whether all is used, so that Turns that run must wait as well. What they will write does not count: they would wait for
 // themselves.
-func (b Budget) Spent() bool { return b.Limit > 0 && b.Used >= b.Limit }
+func (b Budget) Spent() bool { return b.Limit > 0 && b.Used >= max(b.Limit, b.Share) }
 
 // inUse says how much of the quota is used, and what is still to come.
 func (b Budget) inUse() string {
@@ -111,9 +115,21 @@ func (l Limits) total(u store.Use) int64 {
 func (l Limits) namespace(u store.Use, namespace string, expected map[string]int64) Budget {
 	b := Budget{Used: u.Namespaces[namespace], Expected: expected[namespace], Limit: l.PerNamespace}
 	if total := l.total(u); b.Limit == 0 && total > 0 {
-		b.Limit = max(total-u.Bytes, 1)
+		b.Limit, b.Share = max(total-u.Bytes, 1), part(u, total)
 	}
 	return b
+}
+
+// part is up to where the Turns of a namespace run that has no quota of its own, whatever others have written: an equal part of the quota
+// of all, among at least two. So who writes much stops the Turns of nobody who has written less than that.
+func part(u store.Use, total int64) int64 {
+	var users int64
+	for _, used := range u.Namespaces {
+		if used >= total/userParts {
+			users++
+		}
+	}
+	return total / max(users, 2)
 }
 
 // Verdict is what a Report means for the Turns of one namespace.

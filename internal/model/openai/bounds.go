@@ -19,6 +19,9 @@ const (
 	MaxBetweenEvents = 256 << 10
 	// maxOther bounds all other bodies, and what a stream has beside its events. They are held.
 	maxOther = 1 << 20
+	// maxRefusal is how much is read of a refusal. Nothing reserves memory for it, and as many may arrive as Turns run. The longest that say
+	// something repeat the request.
+	maxRefusal = 16 << 10
 )
 
 // tooLong is the error of a response that is longer than is read.

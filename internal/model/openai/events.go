@@ -109,7 +109,7 @@ func (e *events) measure(part []byte) error {
 	if e.count > MaxEvents {
 		return tooLong{"the answer", MaxEvents, "events"}
 	}
-	return e.room.hold(e.watch, e.length)
+	return e.room.hold(e.watch, max(e.length, e.other))
 }
 
 func isNoise(line []byte) bool {

@@ -12,6 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
 // TestLongRepliesTakeTurns has more long replies begin than there is memory for, and each wait longer than its idle time for the
@@ -74,5 +75,53 @@ func TestLongRepliesTakeTurns(t *testing.T) {
 	all.Wait()
 	if use := budget.Use(bytebudget.Replies); use.Bytes != 0 || use.Waiting != 0 {
 		t.Errorf("after all replies %+v is held", use)
+	}
+}
+
+// TestWhatIsNoEventNeedsMemoryToo: an endpoint may send lines that say nothing, and go on for as long as its events may be away.
+func TestWhatIsNoEventNeedsMemoryToo(t *testing.T) {
+	finish := make(chan struct{})
+	url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write([]byte(strings.Repeat(strings.Repeat("x", 999)+"\n", 100)))
+		w.(http.Flusher).Flush()
+		select {
+		case <-finish:
+		case <-r.Context().Done():
+		}
+	})
+	budget := bytebudget.New(0, 8<<20)
+	p := provider(t, url, func(cfg *openai.Config) { cfg.Memory = budget.Account("team", bytebudget.Replies) })
+	var all sync.WaitGroup
+	all.Go(func() { _ = failure(t, p) })
+	for budget.Use(bytebudget.Replies).Bytes == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("100 KB are held, and none of them counts")
+		}
+		runtime.Gosched()
+	}
+	close(finish)
+	all.Wait()
+	if use := budget.Use(bytebudget.Replies); use.Bytes != 0 {
+		t.Errorf("after the request %+v is held", use)
+	}
+}
+
+// TestALongRefusalIsReadAsFarAsItSaysSomething: nothing reserves memory for it, and it may never end.
+func TestALongRefusalIsReadAsFarAsItSaysSomething(t *testing.T) {
+	finish := make(chan struct{})
+	url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = w.Write([]byte("the field is unknown: " + strings.Repeat("x", 20<<10)))
+		w.(http.Flusher).Flush()
+		select {
+		case <-finish:
+		case <-r.Context().Done():
+		}
+	})
+	defer close(finish)
+	e := failure(t, provider(t, url, func(cfg *openai.Config) { cfg.IdleTimeout = time.Hour }))
+	if e.Kind != model.InvalidRequest || !strings.HasPrefix(e.Said, "the field is unknown: x") {
+		t.Errorf("error %s %q, said %.40q; want what the endpoint said first", e.Kind, e.Message, e.Said)
 	}
 }

@@ -121,7 +121,7 @@ func (t *transport) incoming(x *exchange, req *http.Request, resp *http.Response
 	note.contentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	note.retryAfter, note.watch = retryAfter(resp.Header), w
 	most, streamed := mostOf(note, resp)
-	b := &body{ReadCloser: resp.Body, watch: w, most: most}
+	b := &body{ReadCloser: resp.Body, watch: w, most: most, refusal: resp.StatusCode >= http.StatusBadRequest}
 	if redirects(resp) {
 		_ = b.Close() // nothing of it is read
 		return nil, failed(req, errRedirect)
@@ -144,6 +144,9 @@ func (t *transport) incoming(x *exchange, req *http.Request, resp *http.Response
 func mostOf(note *response, resp *http.Response) (most int, streamed bool) {
 	if note.wanted == eventStream && resp.StatusCode < http.StatusBadRequest {
 		return note.longest, true
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		return maxRefusal, false
 	}
 	return maxOther, false
 }
@@ -199,12 +202,17 @@ type body struct {
 	*watch
 	// most is how many bytes are read, and read how many were.
 	most, read int
+	// refusal ends where no more is read, as if it had no more.
+	refusal bool
 }
 
 // Read reads. The end of the body is that of the request: the library does not close the body of a refusal.
 func (b *body) Read(p []byte) (int, error) {
 	if b.read >= b.most {
 		b.end()
+		if b.refusal {
+			return 0, io.EOF
+		}
 		return 0, tooManyBytes("the answer", b.most)
 	}
 	n, err := b.ReadCloser.Read(p[:min(len(p), b.most-b.read)])
