@@ -17,6 +17,8 @@ const alone = 10 * time.Second
 // within one those who came first. Gate is safe for concurrent use. A nil Gate lets everybody in.
 type Gate struct {
 	ofNamespace int
+	// flows is the gate of Flow; nil where there is none.
+	flows *Gate
 
 	mu   sync.Mutex
 	free int

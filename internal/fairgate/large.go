@@ -8,11 +8,13 @@ import (
 // large is from how many bytes on it takes a processor long, about a millisecond, to encode, decode or compress them.
 const large = 64 << 10
 
-// Processors returns a gate for what keeps a processor busy: see Large. It lets in as many as half of the processors, at least one, so that
+// Processors returns a gate for what keeps a processor busy: see Large and Flow. It lets in as many as half of the processors, at least one, so that
 // what is small always finds one.
 func Processors() *Gate {
 	n := max(runtime.GOMAXPROCS(0)/2, 1)
-	return New(n, n)
+	g := New(n, n)
+	g.flows = New(n, n)
+	return g
 }
 
 type ticketKey struct{}

@@ -18,6 +18,7 @@ func (s *stream) event() ([]byte, error) {
 	var data []byte
 	message := true
 	s.size = 0
+	s.flow.Wait(s.ctx)
 	for {
 		line, err := s.readLine()
 		if err != nil {

@@ -112,7 +112,7 @@ func (s *site) listings() int {
 func client(t *testing.T, url string, mutate ...func(*mcp.Config)) *mcp.Client {
 	t.Helper()
 	cfg := mcp.Config{
-		Name: "demo", URL: url, Token: token, CredentialsFrom: `key "token" of Secret "demo"`, ConnectTimeout: 5 * time.Second,
+		Name: "demo", URL: url, Token: token, CredentialsFrom: `key "token" of Secret "demo"`, ConnectTimeout: 30 * time.Second,
 		Policy: netpolicy.Permissive(), Now: time.Now, Log: logr.Discard(),
 	}
 	for _, m := range mutate {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
 const (
@@ -47,6 +49,7 @@ type stream struct {
 	size  int // of the event that is being read, in bytes
 	line  []byte
 	left  int // bytes that may still be read
+	flow  fairgate.Flow
 
 	lastID  string
 	retry   time.Duration // that the server asks for; 0 if it does not

@@ -158,7 +158,7 @@ func object(url string, mutate ...func(*v1alpha1.ToolServer)) *v1alpha1.ToolServ
 	s := &v1alpha1.ToolServer{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "tickets", UID: "u1", Generation: 1},
 		Spec: v1alpha1.ToolServerSpec{
-			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: url}, CallTimeoutSeconds: 45, ConnectTimeoutSeconds: 5,
+			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: url}, CallTimeoutSeconds: 45, ConnectTimeoutSeconds: 30,
 			CredentialsRef: &v1alpha1.SecretKeyReference{Name: "tickets", Key: "token"},
 		},
 	}

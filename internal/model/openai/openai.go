@@ -181,7 +181,9 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 	}()
 	p, note := x.provider, x.note
 	var in incoming
+	var flow fairgate.Flow
 	for {
+		flow.Wait(ctx)
 		event, err := stream.RecvRaw()
 		if err != nil {
 			return p.finished(ctx, &in, err, note)

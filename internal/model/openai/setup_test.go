@@ -70,7 +70,7 @@ func provider(t *testing.T, baseURL string, mutate ...func(*openai.Config)) *ope
 	t.Helper()
 	cfg := openai.Config{
 		Name: "demo", BaseURL: baseURL, APIKey: key, CredentialsFrom: `key "apiKey" of Secret "demo"`,
-		ConnectTimeout: 5 * time.Second, IdleTimeout: 20 * time.Second,
+		ConnectTimeout: 30 * time.Second, IdleTimeout: 20 * time.Second,
 		Policy: netpolicy.Permissive(),
 	}
 	for _, m := range mutate {
