@@ -24,13 +24,13 @@ func (s *stage) journalUse(ctx SpecContext, m *runningManager) func() (quota.Ver
 }
 
 var _ = Describe("A namespace whose journals are near their quota", func() {
-	const eight = 8 // Turns with replies of 50 kB, which their journals have twice
+	const many = 16 // Turns with replies of 50 kB
 	It("has its new Turns wait, and go on by themselves", func(ctx SpecContext) {
 		s := newStage(ctx, `rules: [{reply: {text: "0123456789", repeat: 5000}}]`)
 		m := s.run(func(o *manager.Options) { o.JournalQuotaPerNamespace = "1Mi" })
 		s.create(ctx, s.basics()...)
-		s.create(ctx, newTurns(eight, func(t *v1alpha1.Turn) { t.Labels = map[string]string{"part": "first"} })...)
-		s.allReach(ctx, eight, v1alpha1.TurnReasonCompleted)
+		s.create(ctx, newTurns(many, func(t *v1alpha1.Turn) { t.Labels = map[string]string{"part": "first"} })...)
+		s.allReach(ctx, many, v1alpha1.TurnReasonCompleted)
 		Eventually(ctx, s.journalUse(ctx, m)).Should(HaveField("New", true), "the executor must say that the namespace is near its quota")
 		var waits *v1alpha1.Turn
 		Eventually(ctx, func() string { // the controller hears of it at about the same time
@@ -54,14 +54,14 @@ var _ = Describe("A namespace whose journals are near their quota", func() {
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("first"))
 		s.reaches(ctx, "first", v1alpha1.TurnReasonCompleted)
-		for i := range eight {
+		for i := range many {
 			s.create(ctx, newTurn(fmt.Sprint("hangs-", i)))
 		}
 		Eventually(ctx, s.journalUse(ctx, m)).Should(And(HaveField("New", true), HaveField("Running", false)), "what is expected must count")
 		s.create(ctx, newTurn("late"))
 		t := s.reaches(ctx, "late", v1alpha1.TurnReasonWaitingForJournalSpace)
-		Expect(message(t)).To(MatchRegexp(`use 1\d\d KiB of the 1.0 MiB that it may have, and the Turns that run will write about [6-9]\d\d KiB more`))
-		for i := range eight {
+		Expect(message(t)).To(MatchRegexp(`use 1\d\d KiB of the 1.0 MiB that it may have, and the Turns that run will write about [7-9]\d\d KiB more`))
+		for i := range many {
 			s.desire(ctx, fmt.Sprint("hangs-", i), v1alpha1.DesiredStateCancelled)
 		}
 		s.reaches(ctx, "late", v1alpha1.TurnReasonCompleted)
