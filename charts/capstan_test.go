@@ -144,6 +144,21 @@ func template(_ context.Context, values ...string) ([]byte, error) {
 
 // templateOver does so over the values.yaml of an earlier chart, as helm upgrade --reuse-values does.
 func templateOver(earlier string, values ...string) ([]byte, error) {
+	a, err := rendered(earlier, values...)
+	return []byte(a.Manifest), err
+}
+
+// notesOver returns the NOTES instead.
+func notesOver(t *testing.T, earlier string, values ...string) string {
+	t.Helper()
+	a, err := rendered(earlier, values...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.Notes
+}
+
+func rendered(earlier string, values ...string) (answer, error) {
 	r := renderer
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,14 +167,14 @@ func templateOver(earlier string, values ...string) ([]byte, error) {
 	if !ok {
 		all := request{Chart: "capstan", Release: "capstan", Namespace: "capstan-system", KubeVersion: kubeVersion, Earlier: earlier, Set: values}
 		if err := errors.Join(r.in.Encode(all), r.out.Decode(&a)); err != nil {
-			return nil, fmt.Errorf("failed to render: %w", err)
+			return answer{}, fmt.Errorf("failed to render: %w", err)
 		}
 		r.known[key] = a
 	}
 	if a.Error != "" {
-		return nil, errors.New(a.Error)
+		return answer{}, errors.New(a.Error)
 	}
-	return []byte(a.Manifest), nil
+	return a, nil
 }
 
 // renderChart returns the objects of the chart with these values, without its hooks.

@@ -173,3 +173,47 @@ func TestNotesLeadToAFirstAnswer(t *testing.T) {
 		}
 	})
 }
+
+// TestNotesNameWhatThereIs: NOTES lead to no role, Service or value that this release does not have, and leave out nothing that it needs.
+func TestNotesNameWhatThereIs(t *testing.T) {
+	const (
+		reader  = "capstan-system-capstan-metrics-reader"
+		refused = "metrics.podMonitor.authorization"
+		address = "--server https://"
+		pull    = "patch serviceaccount default"
+	)
+	for name, tc := range map[string]struct {
+		values    []string
+		says, not []string
+	}{
+		"Default":      {nil, []string{"metrics.readers", reader}, []string{refused, address, pull}},
+		"Readers":      {[]string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m"}, nil, []string{reader}},
+		"NoRoles":      {[]string{"rbac.create=false"}, []string{"a ClusterRole that lets it get the path /metrics"}, []string{"metrics.readers", reader}},
+		"NoMetrics":    {[]string{"rbac.create=false,metrics.enabled=false"}, nil, []string{"/metrics", reader}},
+		"Unauthorized": {[]string{"metrics.podMonitor.enabled=true"}, []string{"WARNING", refused}, nil},
+		"Authorized":   {[]string{"metrics.podMonitor.enabled=true,metrics.podMonitor.authorization.credentials.name=x,metrics.podMonitor.authorization.credentials.key=token"}, nil, []string{refused}},
+		"ReadAPI":      {[]string{"readAPI.enabled=true,readAPI.tlsSecret=x"}, []string{address, "get service capstan-read", "capstan logs"}, nil},
+		"PullSecret": {
+			[]string{"imagePullSecrets[0].name=registry,imagePullSecrets[1].name=mirror", "watchNamespaces={team}"},
+			[]string{`kubectl -n team patch serviceaccount default -p '{"imagePullSecrets":[{"name":"registry"},{"name":"mirror"}]}'`},
+			nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			notes := notesOver(t, "", tc.values...)
+			for _, text := range tc.says {
+				if !strings.Contains(notes, text) {
+					t.Errorf("NOTES do not say %q:\n%s", text, notes)
+				}
+			}
+			for _, text := range tc.not {
+				if strings.Contains(notes, text) {
+					t.Errorf("NOTES say %q:\n%s", text, notes)
+				}
+			}
+			if n := len(firstAnswer(t, notes)); n != 4 {
+				t.Errorf("NOTES lead to a first answer by %d commands, want 4:\n%s", n, notes)
+			}
+		})
+	}
+}

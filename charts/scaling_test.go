@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -75,5 +76,15 @@ func TestPodMonitorSelectsAllPods(t *testing.T) {
 				t.Errorf("Pods of %s have %s=%q, and the PodMonitor selects %q", d.Name, label, got, want)
 			}
 		}
+	}
+}
+
+// TestPodMonitorSendsAToken of the Secret that the values name.
+func TestPodMonitorSendsAToken(t *testing.T) {
+	objects := renderChart(t, "metrics.podMonitor.enabled=true", "metrics.podMonitor.authorization.credentials.name=capstan-metrics,metrics.podMonitor.authorization.credentials.key=token")
+	endpoints, _, _ := unstructured.NestedSlice(ofKind(t, objects, "PodMonitor").Object, "spec", "podMetricsEndpoints")
+	want := map[string]any{"credentials": map[string]any{"name": "capstan-metrics", "key": "token"}}
+	if diff := cmp.Diff(want, endpoints[0].(map[string]any)["authorization"]); diff != "" {
+		t.Errorf("authorization (-want +got):\n%s", diff)
 	}
 }

@@ -141,6 +141,9 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"NothingToAlert":      {[]string{"metrics.enabled=false", "metrics.prometheusRule.enabled=true"}, []string{"prometheusRule.enabled needs metrics.enabled"}},
 		"NoPrefix":            {[]string{"connections.allowCIDRs={tools.example.com}"}, []string{"/connections/allowCIDRs/0", "tools.example.com"}},
 		"SamePort":            {[]string{"metrics.port=8081"}, []string{"metrics.port and health.port must differ"}},
+		"PlainReadPort":       {[]string{"metrics.port=8082"}, []string{"metrics.port must not be 8082", "127.0.0.1:8082"}},
+		"PlainReadProbes":     {[]string{"health.port=8082"}, []string{"health.port must not be 8082", "127.0.0.1:8082"}},
+		"PlainReadTLS":        {[]string{"readAPI.enabled=true,readAPI.tlsSecret=x,readAPI.port=8082"}, []string{"readAPI.port must not be 8082", "127.0.0.1:8082"}},
 		"ReaderWithoutPlace":  {[]string{"metrics.readers[0].name=prometheus"}, []string{"namespace"}},
 		"ReadersWithoutRoles": {[]string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m", "rbac.create=false"}, []string{"metrics.readers needs metrics.enabled and rbac.create"}},
 		"NoPortOfAPIServer":   {[]string{"networkPolicy.apiServer.ports={}"}, []string{"/networkPolicy/apiServer/ports"}},
@@ -161,6 +164,20 @@ func TestBadValuesAreRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestThePortOfTheReadAPICanBeUsed where the plain read API is elsewhere, or the other port is not served.
+func TestThePortOfTheReadAPICanBeUsed(t *testing.T) {
+	for _, values := range [][]string{
+		{"metrics.enabled=false,metrics.port=8082"},
+		{"readAPI.port=8082"},
+		{"health.port=8082", "extraArgs={--read-bind-address=0}"},
+		{"health.port=8082", "extraEnv[0].name=CAPSTAN_READ_BIND_ADDRESS,extraEnv[0].value=127.0.0.1:9082"},
+	} {
+		if _, err := template(t.Context(), values...); err != nil {
+			t.Errorf("the chart refuses %v: %v", values, err)
+		}
 	}
 }
 

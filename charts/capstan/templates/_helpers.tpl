@@ -187,6 +187,17 @@ subjects:
 {{- fail (printf "readAPI.port must differ from health.port and metrics.port, got %d" (int .port)) -}}
 {{- end -}}
 {{- end -}}
+{{- /* The manager also serves the read API at 127.0.0.1:8082, to which kubectl forwards ports, unless a flag or its twin says otherwise. */ -}}
+{{- if not (regexMatch "--read-bind-address|CAPSTAN_READ_BIND_ADDRESS" (list $v.extraArgs $v.extraEnv | toJson)) -}}
+{{- $ports := dict "health.port" $v.health.port -}}
+{{- if $v.metrics.enabled -}}{{- $_ := set $ports "metrics.port" $v.metrics.port -}}{{- end -}}
+{{- if $v.readAPI.enabled -}}{{- $_ := set $ports "readAPI.port" $v.readAPI.port -}}{{- end -}}
+{{- range $name, $port := $ports -}}
+{{- if eq (int $port) 8082 -}}
+{{- fail (printf "%s must not be 8082: the manager has 127.0.0.1:8082 for the read API that ports are forwarded to; take another port" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $pdb := $v.podDisruptionBudget -}}
 {{- if and $pdb.enabled (not (kindIs "invalid" $pdb.minAvailable)) (not (kindIs "invalid" $pdb.maxUnavailable)) -}}
 {{- fail "podDisruptionBudget takes one of minAvailable and maxUnavailable: set the other one to null" -}}
