@@ -4,46 +4,67 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 )
 
-// TestPromtoolTakesAlertsAndDashboard has promtool check the rules as the chart renders them, the queries of the dashboard, and test when the alerts fire.
-func TestPromtoolTakesAlertsAndDashboard(t *testing.T) {
+// prometheus is a folder in which promtool checks and tests rules.
+type prometheus struct{ promtool, dir string }
+
+func newPrometheus(t *testing.T) prometheus {
+	t.Helper()
 	found, err := output(t.Context(), "bash", "../hack/promtool/get.sh")
 	if err != nil {
 		t.Fatal(err)
 	}
-	promtool := strings.TrimSpace(string(found))
-	dir := t.TempDir()
-	put := func(name string, data []byte) string {
-		t.Helper()
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
+	return prometheus{strings.TrimSpace(string(found)), t.TempDir()}
+}
+
+func (p prometheus) put(t *testing.T, name string, data []byte) (path string) {
+	t.Helper()
+	path = filepath.Join(p.dir, name)
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
 	}
+	return path
+}
+
+func (p prometheus) run(t *testing.T, args ...string) {
+	t.Helper()
+	if _, err := output(t.Context(), p.promtool, args...); err != nil {
+		t.Error(err)
+	}
+}
+
+// alerts has promtool check the rules of a chart, and test them by a file of testdata.
+func (p prometheus) alerts(t *testing.T, objects []runtime.Object, file string) (rules, tests string) {
+	t.Helper()
+	spec, err := yaml.Marshal(ofKind(t, objects, "PrometheusRule").Object["spec"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.run(t, "check", "rules", p.put(t, "alerts.yaml", spec))
+	p.run(t, "test", "rules", p.put(t, file, text))
+	return string(spec), string(text)
+}
+
+// TestPromtoolTakesAlertsAndDashboard has promtool check the rules as the chart renders them, the queries of the dashboard, and test when the alerts fire.
+func TestPromtoolTakesAlertsAndDashboard(t *testing.T) {
+	p := newPrometheus(t)
 	objects := renderChart(t, "metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true")
-	rules, err := yaml.Marshal(ofKind(t, objects, "PrometheusRule").Object["spec"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	alerts := put("alerts.yaml", rules)
-	tests, err := os.ReadFile("testdata/alerts_test.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{{"check", "rules", alerts}, {"test", "rules", put("alerts_test.yaml", tests)}} {
-		if _, err := output(t.Context(), promtool, args...); err != nil {
-			t.Error(err)
-		}
-	}
-	for line := range strings.SplitSeq(string(rules), "\n") {
-		if name, isAlert := strings.CutPrefix(strings.TrimSpace(line), "- alert: "); isAlert && strings.Count(string(tests), "alertname: "+name) < 2 {
+	rules, tests := p.alerts(t, objects, "alerts_test.yaml")
+	for line := range strings.SplitSeq(rules, "\n") {
+		if name, isAlert := strings.CutPrefix(strings.TrimSpace(line), "- alert: "); isAlert && strings.Count(tests, "alertname: "+name) < 2 {
 			t.Errorf("alert %s has no test that it fires and that it does not", name)
 		}
 	}
@@ -54,20 +75,44 @@ func TestPromtoolTakesAlertsAndDashboard(t *testing.T) {
 		Expr   string `json:"expr"`
 	}
 	var queries []rule
-	for _, expr := range dashboardQueries(t, one[*corev1.ConfigMap](t, objects)) {
-		expr = strings.NewReplacer("$namespace", ".*", "$__rate_interval", "5m", "$__range", "1h").Replace(expr)
-		queries = append(queries, rule{"dashboard:query", expr})
+	for _, q := range dashboardQueries(t, one[*corev1.ConfigMap](t, objects)) {
+		queries = append(queries, rule{"dashboard:query", q.expr})
 	}
 	text, err := yaml.Marshal(map[string]any{"groups": []map[string]any{{"name": "dashboard", "rules": queries}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := output(t.Context(), promtool, "check", "rules", "--lint=none", put("dashboard.yaml", text)); err != nil || len(queries) < 12 {
-		t.Errorf("%d queries of the dashboard: %v", len(queries), err)
+	p.run(t, "check", "rules", "--lint=none", p.put(t, "dashboard.yaml", text))
+	if len(queries) < 12 {
+		t.Errorf("the dashboard has %d queries: these cannot be all", len(queries))
 	}
 }
 
-func dashboardQueries(t *testing.T, dashboard *corev1.ConfigMap) []string {
+// TestQueriesAnswer before a counter or a gauge has a series, and with the first value of a new one.
+func TestQueriesAnswer(t *testing.T) {
+	objects := renderChart(t, storeURL, scaled, "executor.autoscaling.prometheusAddress=http://prometheus:9090", "metrics.dashboard.enabled=true")
+	exprs := map[string]string{"load": loadQuery(t, objects)}
+	for _, q := range dashboardQueries(t, one[*corev1.ConfigMap](t, objects)) {
+		exprs[q.title] = q.expr
+	}
+	tests, err := os.ReadFile("testdata/queries_test.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPrometheus(t)
+	p.run(t, "test", "rules", p.put(t, "queries_test.yaml", regexp.MustCompile(`"<.+?>"`).ReplaceAllFunc(tests, func(name []byte) []byte {
+		expr := exprs[string(name[2:len(name)-2])]
+		if expr == "" {
+			t.Errorf("there is no query %s", name)
+		}
+		return []byte(strconv.Quote(expr))
+	})))
+}
+
+// query is a query of a panel, with values for its variables.
+type query struct{ title, expr string }
+
+func dashboardQueries(t *testing.T, dashboard *corev1.ConfigMap) []query {
 	t.Helper()
 	if dashboard.Labels["grafana_dashboard"] != "1" {
 		t.Errorf("labels = %v, want the one that Grafana's sidecar looks for", dashboard.Labels)
@@ -83,13 +128,13 @@ func dashboardQueries(t *testing.T, dashboard *corev1.ConfigMap) []string {
 	if err := json.Unmarshal([]byte(dashboard.Data["capstan.json"]), &board); err != nil {
 		t.Fatal(err)
 	}
-	var all []string
+	var all []query
 	for _, p := range board.Panels {
 		if p.Title == "" || len(p.Targets) == 0 || p.GridPos.W == 0 {
 			t.Errorf("panel %d shows nothing: %+v", p.ID, p)
 		}
 		for _, target := range p.Targets {
-			all = append(all, target.Expr)
+			all = append(all, query{p.Title, strings.NewReplacer("$namespace", ".*", "$__rate_interval", "5m", "$__range", "1h").Replace(target.Expr)})
 		}
 	}
 	return all

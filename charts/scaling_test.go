@@ -1,6 +1,7 @@
 package charts_test
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -27,16 +28,36 @@ func ofKind(t *testing.T, objects []runtime.Object, kind string) *unstructured.U
 	return nil
 }
 
+// loadQuery returns what KEDA asks Prometheus.
+func loadQuery(t *testing.T, objects []runtime.Object) string {
+	t.Helper()
+	triggers, _, _ := unstructured.NestedSlice(ofKind(t, objects, "ScaledObject").Object, "spec", "triggers")
+	if len(triggers) != 1 {
+		t.Fatalf("triggers = %v, want one", triggers)
+	}
+	query, _, _ := unstructured.NestedString(triggers[0].(map[string]any), "metadata", "query")
+	return query
+}
+
 func TestExecutorsAreScaledByTheirLoad(t *testing.T) {
 	keda := renderChart(t, storeURL, scaled, "executor.autoscaling.prometheusAddress=http://prometheus:9090")
 	object := ofKind(t, keda, "ScaledObject")
 	if target, _, _ := unstructured.NestedString(object.Object, "spec", "scaleTargetRef", "name"); target != "capstan-executor" {
 		t.Errorf("KEDA scales %q, want the executors", target)
 	}
-	triggers, _, _ := unstructured.NestedSlice(object.Object, "spec", "triggers")
-	query, _, _ := unstructured.NestedString(triggers[0].(map[string]any), "metadata", "query")
-	if !strings.Contains(query, "capstan_turns_running") || !strings.Contains(query, `capstan_turns_waiting{reason="Queued"}`) {
-		t.Errorf("KEDA asks for %q, want the Turns that run and those that wait for a slot", query)
+	load := loadQuery(t, keda) // TestQueriesAnswer tests it
+	readme, err := os.ReadFile("capstan/README.md")
+	if err != nil || !strings.Contains(string(readme), "\n  metricsQuery: "+load+"\n") {
+		t.Errorf("the README has no rule of prometheus-adapter with the query that KEDA asks, %q (%v)", load, err)
+	}
+	// The earlier chart's query has no value before the first Turn, and --reuse-values keeps it.
+	earlier, err := os.ReadFile("testdata/earlier/0.2.2.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if manifest, err := templateOver(string(earlier), storeURL, scaled, "executor.autoscaling.prometheusAddress=http://prometheus:9090",
+		"executor.autoscaling.query=null"); err != nil || loadQuery(t, decode(t, manifest)) != load {
+		t.Errorf("executor.autoscaling.query=null does not bring the new query: %v", err)
 	}
 
 	hpa := one[*autoscalingv2.HorizontalPodAutoscaler](t, renderChart(t, storeURL, scaled, "executor.autoscaling.kind=HPA"))
