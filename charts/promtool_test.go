@@ -88,6 +88,14 @@ func TestPromtoolTakesAlertsAndDashboard(t *testing.T) {
 	}
 }
 
+// TestAlertsOfARelease: where the chart has its Pods scraped, the alerts know their namespace, and another release cannot hide that this one is down.
+func TestAlertsOfARelease(t *testing.T) {
+	p := newPrometheus(t)
+	for _, monitor := range []string{"podMonitor", "serviceMonitor"} {
+		p.alerts(t, renderChart(t, "metrics.prometheusRule.enabled=true,metrics."+monitor+".enabled=true"), "alerts_of_release_test.yaml")
+	}
+}
+
 // TestQueriesAnswer before a counter or a gauge has a series, and with the first value of a new one.
 func TestQueriesAnswer(t *testing.T) {
 	objects := renderChart(t, storeURL, scaled, "executor.autoscaling.prometheusAddress=http://prometheus:9090", "metrics.dashboard.enabled=true")

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/access"
@@ -23,6 +24,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/janitor"
+	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/quota"
@@ -118,6 +120,14 @@ func (p *parts) addController(ctx context.Context) error {
 		if err := r.SetupWithManager(mgr); err != nil {
 			return fmt.Errorf("failed to set up %T: %w", r, err)
 		}
+	}
+	// This runs where the reconcilers do: in the leader.
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		defer metrics.Controls()()
+		<-ctx.Done()
+		return nil
+	})); err != nil {
+		return err
 	}
 	return p.addKeepers()
 }

@@ -20,6 +20,9 @@ var (
 	Capacity = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capstan_turns_capacity", Help: "Turns that this executor runs at once.",
 	})
+	controllers = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "capstan_controller_active", Help: "Whether this process controls: 1 if so, 0 in an executor and in a replica that waits to lead.",
+	})
 	ended    = counter("capstan_turns_total", "Turns that have ended, by the reason of their main condition.", "reason")
 	duration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "capstan_turn_duration_seconds", Help: "Time from the start of a turn to its end.",
@@ -79,8 +82,14 @@ const (
 )
 
 func init() {
-	metrics.Registry.MustRegister(running, Capacity, ended, duration, modelRequests, modelRetries, tokens, toolCalls, contextWarnings, compactions, parked, journalsLost,
+	metrics.Registry.MustRegister(running, Capacity, controllers, ended, duration, modelRequests, modelRetries, tokens, toolCalls, contextWarnings, compactions, parked, journalsLost,
 		waiting, queueWait, cost, purged, clockOffset, journals, journalUse, memory)
+}
+
+// Controls notes that this process controls, until done is called.
+func Controls() (done func()) {
+	controllers.Inc()
+	return controllers.Dec
 }
 
 // Started counts a Turn of a namespace that runs, until done is called.

@@ -45,19 +45,25 @@ func reconciles(controller string) float64 {
 }
 
 // running returns how many Turns the executors of this process run, in all namespaces.
-func running() (total float64) {
+func running() float64 {
+	GinkgoHelper()
+	return gauge("capstan_turns_running")
+}
+
+// gauge returns the sum of all series of a gauge of this process.
+func gauge(name string) (total float64) {
 	GinkgoHelper()
 	families, err := metrics.Registry.Gather()
 	Expect(err).NotTo(HaveOccurred())
 	for _, f := range families {
-		if f.GetName() == "capstan_turns_running" {
+		if f.GetName() == name {
 			for _, m := range f.GetMetric() {
 				total += m.GetGauge().GetValue()
 			}
 			return total
 		}
 	}
-	Fail("there is no metric capstan_turns_running")
+	Fail("there is no metric " + name)
 	return 0
 }
 

@@ -32,9 +32,11 @@ var _ = Describe("Two managers with leader election", func() {
 		s.create(ctx, newTurns(turns)...)
 		s.inFlight(ctx, 5)
 		Expect(second.logs.String()).NotTo(ContainSubstring("Executor is ready"), "only who leads works")
+		Expect(gauge("capstan_controller_active")).To(BeEquivalentTo(1), "only who leads controls")
 
 		first.stop()
 		leads("second")
+		Eventually(gauge).WithArguments("capstan_controller_active").Should(BeEquivalentTo(1), "who took over controls")
 		by := map[string]int{}
 		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			by[t.Status.Executor.Name]++
