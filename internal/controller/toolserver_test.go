@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -269,6 +270,13 @@ func TestAServerThatCannotBeUsed(t *testing.T) {
 		"no Secret": {
 			"it is to be made", netpolicy.Permissive(), func(d *desk) { d.secretErr = apierrors.NewNotFound(secrets, "token") }, named,
 			[]string{"False SecretNotFound: ", `Secret "token"`, `"k"`},
+		},
+		"a token that is too long": {
+			"no server takes it, and looking for it in texts takes room", netpolicy.Permissive(),
+			func(d *desk) {
+				d.secret = &corev1.Secret{Data: map[string][]byte{"k": bytes.Repeat([]byte("t"), 1000<<10)}}
+			}, named,
+			[]string{"False SecretNotFound: ", `key "k" of Secret "token" in namespace`, "is 1024000 bytes long", "at most 16384"},
 		},
 		"no right to read it": {
 			"only those who grant it can help", netpolicy.Permissive(), func(d *desk) { d.secretErr = apierrors.NewForbidden(secrets, "token", errors.New("no")) },

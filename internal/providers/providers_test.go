@@ -164,6 +164,7 @@ func TestUnusableCredentials(t *testing.T) {
 		"blank":     {"nor is white space", func(w *world) { w.data["apiKey"] = []byte(" \n") }, `key "apiKey" of Secret "openai" in namespace "demo" is empty: put the credential there`},
 		"umlaut":    {"a header holds ASCII only", func(w *world) { w.data["apiKey"] = []byte(secretValue + "ü") }, `key "apiKey" of Secret "openai" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
 		"two lines": {"on one line", func(w *world) { w.data["apiKey"] = []byte(secretValue + "\nmore") }, `key "apiKey" of Secret "openai" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
+		"too long":  {"it would be looked for in every text", func(w *world) { w.data["apiKey"] = []byte(strings.Repeat("k", 1000<<10)) }, `key "apiKey" of Secret "openai" in namespace "demo" is 1024000 bytes long, and a credential has at most 16384: store the bare credential`},
 		"binary":    {"and no binary", func(w *world) { w.data["apiKey"] = []byte(secretValue + "\xff") }, `key "apiKey" of Secret "openai" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
 	} {
 		t.Run(name, func(t *testing.T) {

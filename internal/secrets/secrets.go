@@ -23,6 +23,10 @@ type Reader func(ctx context.Context, key types.NamespacedName) (*corev1.Secret,
 // separated by commas. A host that begins with "*." stands for all below it. Without the annotation there is no such bound.
 const AllowedHosts = "capstan.dev/allowed-hosts"
 
+// MaxCredential is the greatest length of a value that is sent in a header, in bytes and without surrounding white space. Servers take
+// headers of 8 to 16 KiB, and what looks for a credential in texts keeps some ten times its length.
+const MaxCredential = 16 << 10
+
 // Kind is what is wrong with a value that an object takes from a Secret.
 type Kind int
 
@@ -50,7 +54,7 @@ type Error struct {
 func (e *Error) Error() string { return e.Reason }
 
 // Header returns the value of a key as an HTTP header to a URL can carry it, without surrounding white space. It returns an *Error if it
-// is not to be had or must not be sent there, or the error of reading it.
+// is not to be had, is longer than MaxCredential or must not be sent there, or the error of reading it.
 func (r Reader) Header(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference, to string) (string, error) {
 	value, secret, err := r.value(ctx, namespace, ref, "put the credential there")
 	if err != nil {
@@ -59,6 +63,9 @@ func (r Reader) Header(ctx context.Context, namespace string, ref v1alpha1.Secre
 	if hosts, bound := secret.Annotations[AllowedHosts]; bound && !allows(hosts, to) {
 		return "", &Error{Kind: OtherHost, Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
 			"Secret %q in namespace %q is bound to other hosts than that of %s: its annotation %s would have to name it", ref.Name, namespace, to, AllowedHosts)}
+	}
+	if len(value) > MaxCredential {
+		return "", refuse(namespace, ref, fmt.Sprintf("is %d bytes long, and a credential has at most %d: store the bare credential", len(value), MaxCredential))
 	}
 	for _, c := range value {
 		if c < 0x20 || c > 0x7e {

@@ -3,6 +3,7 @@ package secrets_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,7 +31,8 @@ func of(data map[string]string) secrets.Reader {
 }
 
 func TestHeader(t *testing.T) {
-	read := of(map[string]string{"token": " abc def\n", "empty": " \n", "binary": "a\x00b", "accent": "é"})
+	longest := strings.Repeat("x", secrets.MaxCredential)
+	read := of(map[string]string{"token": " abc def\n", "empty": " \n", "binary": "a\x00b", "accent": "é", "longest": " " + longest + "\n", "longer": longest + "x"})
 	for name, tc := range map[string]struct {
 		ref  v1alpha1.SecretKeyReference
 		want string
@@ -41,11 +43,13 @@ func TestHeader(t *testing.T) {
 		"no key":    {v1alpha1.SecretKeyReference{Name: "s", Key: "other"}, "", `Secret "s" in namespace "demo" has no key "other": add it`},
 		"empty":     {v1alpha1.SecretKeyReference{Name: "s", Key: "empty"}, "", `key "empty" of Secret "s" in namespace "demo" is empty: put the credential there`},
 		"binary":    {v1alpha1.SecretKeyReference{Name: "s", Key: "binary"}, "", `key "binary" of Secret "s" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
+		"longest":   {v1alpha1.SecretKeyReference{Name: "s", Key: "longest"}, longest, ""},
+		"longer":    {v1alpha1.SecretKeyReference{Name: "s", Key: "longer"}, "", `key "longer" of Secret "s" in namespace "demo" is 16385 bytes long, and a credential has at most 16384: store the bare credential`},
 		"accent":    {v1alpha1.SecretKeyReference{Name: "s", Key: "accent"}, "", `key "accent" of Secret "s" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
 	} {
 		got, err := read.Header(t.Context(), "demo", tc.ref, "https://api.example/v1")
 		if got != tc.want {
-			t.Errorf("%s: %q, want %q", name, got, tc.want)
+			t.Errorf("%s: %.100q, want %.100q", name, got, tc.want)
 		}
 		if e, ok := errors.AsType[*secrets.Error](err); ok != (tc.err != "") || ok && (e.Reason != tc.err || e.Secret != tc.ref.Name || e.Key != tc.ref.Key) {
 			t.Errorf("%s: %v, want %q", name, err, tc.err)
