@@ -2,11 +2,15 @@ package redact
 
 import "slices"
 
-// maxEarlier bounds how many values of before are known.
-const maxEarlier = 16
+const (
+	// maxEarlier bounds how many values of before are known, and maxEarlierBytes their length together, in bytes.
+	maxEarlier      = 16
+	maxEarlierBytes = 64 << 10
+)
 
 // Earlier returns the values that secrets had before, the latest last, after they were changed from old to now: a run that began
-// with an old value goes on, and servers keep what they were sent. It keeps at most 16.
+// with an old value goes on, and servers keep what they were sent. It keeps at most 16, of
+// at most 64 KiB together: the oldest are dropped first.
 func Earlier(earlier, old, now []string) []string {
 	var all []string
 	for _, value := range append(slices.Clone(earlier), old...) {
@@ -18,5 +22,10 @@ func Earlier(earlier, old, now []string) []string {
 		}
 		all = append(all, value)
 	}
-	return all[max(0, len(all)-maxEarlier):]
+	first, size := len(all), 0
+	for first > 0 && len(all)-first < maxEarlier && size+len(all[first-1]) <= maxEarlierBytes {
+		first--
+		size += len(all[first])
+	}
+	return slices.Clone(all[first:]) // without the room of those that are dropped
 }

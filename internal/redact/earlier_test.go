@@ -2,6 +2,7 @@ package redact_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,6 +14,10 @@ func TestEarlier(t *testing.T) {
 	var many []string
 	for i := range 40 {
 		many = append(many, fmt.Sprint("v", i))
+	}
+	long := make([]string, 6) // each as long as a credential may be
+	for i := range long {
+		long[i] = strings.Repeat(fmt.Sprint(i), 16<<10)
 	}
 	for name, tc := range map[string]struct {
 		reason            string
@@ -26,6 +31,8 @@ func TestEarlier(t *testing.T) {
 		"of several": {"only one has changed", nil, []string{"a", "b"}, []string{"a", "c"}, []string{"b"}},
 		"twice":      {"the latest is last", []string{"a", "b"}, []string{"a"}, []string{"c"}, []string{"b", "a"}},
 		"many":       {"the latest stay", many[:39], many[39:], []string{"now"}, many[24:]},
+		"long":       {"as many of the latest stay as have 64 KiB together", append([]string{"a"}, long[:5]...), long[5:], []string{"now"}, long[2:]},
+		"longer":     {"an older one does not take the place of a newer one", []string{"a", long[0], long[1], long[2], long[3]}, []string{"b"}, []string{"now"}, []string{long[1], long[2], long[3], "b"}},
 	} {
 		if diff := cmp.Diff(tc.want, redact.Earlier(tc.earlier, tc.old, tc.now)); diff != "" {
 			t.Errorf("%s: %s: -want +got:\n%s", name, tc.reason, diff)

@@ -28,32 +28,31 @@ type Redactor struct {
 	forms   []form
 	filter  *filter
 	longest int // of the forms, in bytes
-	// windows are the parts of forms that give them away in a message, by their length; folded are those of folded forms.
-	windows [window + 1]map[string]bool
-	folded  map[string]bool
+	// short are the parts of forms that are not folded that give them away in a message, by their length. Such forms are of less
+	// than 16 bytes: the parts of longer ones would take far more room than the secrets.
+	short [window + 1]map[string]bool
 }
 
-// New returns a redactor of secrets; one of less than 4 bytes is not taken for one.
+// New returns a redactor of secrets; one of less than 4 bytes is not taken for one. It keeps 7 to 11 times
+// the length of the secrets, and twice that of those that begin with a scheme, such as Bearer.
 func New(secrets ...string) *Redactor {
 	r := searching(secrets)
-	r.folded = map[string]bool{}
 	for _, f := range r.forms {
+		if f.folded {
+			continue
+		}
 		size := min(window, len(f.text))
-		windows := r.folded
-		if !f.folded {
-			if r.windows[size] == nil {
-				r.windows[size] = map[string]bool{}
-			}
-			windows = r.windows[size]
+		if r.short[size] == nil {
+			r.short[size] = map[string]bool{}
 		}
 		for i := range len(f.text) - size + 1 {
-			windows[string(f.text[i:i+size])] = true
+			r.short[size][string(f.text[i:i+size])] = true
 		}
 	}
 	return r
 }
 
-// searching returns a redactor of secrets for Whole alone: parts of secrets take far more room than the secrets.
+// searching returns a redactor of secrets for Whole alone.
 func searching(secrets []string) *Redactor {
 	r := &Redactor{}
 	for _, text := range slices.Compact(slices.Sorted(slices.Values(formsOf(secrets)))) {
@@ -92,22 +91,43 @@ func (r *Redactor) redact(text string) string {
 	var hidden []span
 	var vs views
 	for v := range vs.of(text, true) {
-		for size, windows := range r.windows {
-			hidden = parts(v, v.text, windows, size, hidden)
+		for size, known := range r.short {
+			hidden = parts(v, known, size, hidden)
 		}
-		hidden = parts(v, v.low, r.folded, window, hidden)
+		hidden = r.foldedParts(v, hidden)
 	}
 	return replace(text, hidden)
 }
 
-// parts finds the windows of a length in a text of a view, and adds their places.
-func parts(v *view, text []byte, windows map[string]bool, size int, hidden []span) []span {
-	if len(windows) == 0 {
+// parts finds the parts of a length that are known of forms that are not folded, and adds their places.
+func parts(v *view, known map[string]bool, size int, hidden []span) []span {
+	if len(known) == 0 {
 		return hidden
 	}
-	for i := range max(0, len(text)-size+1) {
-		if windows[string(text[i:i+size])] {
+	for i := range max(0, len(v.text)-size+1) {
+		if known[string(v.text[i:i+size])] {
 			hidden = append(hidden, v.source(i, i+size))
+		}
+	}
+	return hidden
+}
+
+// foldedParts finds the windows of folded forms, and adds their places. Its time grows with the length of the view and of the forms.
+func (r *Redactor) foldedParts(v *view, hidden []span) []span {
+	var in *windows
+	found := false
+	for i := range r.forms {
+		if !r.forms[i].folded || len(v.low) < window {
+			continue
+		}
+		if in == nil {
+			in = newWindows(v.low)
+		}
+		found = in.mark(r.forms[i].text) || found
+	}
+	for i := 0; found && i+window <= len(v.low); i++ {
+		if in.marked(i) {
+			hidden = append(hidden, v.source(i, i+window))
 		}
 	}
 	return hidden

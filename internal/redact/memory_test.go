@@ -1,0 +1,123 @@
+package redact_test
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/redact"
+)
+
+// longest is the length of the longest credential that Secrets may hold, in bytes.
+const longest = 16 << 10
+
+// credentialOf returns a random credential of base64 digits, the same each time.
+func credentialOf(size int) string {
+	random := rand.NewChaCha8([32]byte{1})
+	raw := make([]byte, size)
+	_, _ = random.Read(raw) // never fails
+	return base64.StdEncoding.EncodeToString(raw)[:size]
+}
+
+// TestRedactorIsSmall bounds the heap that a redactor keeps, in times of its credential. The forms of a credential alone are 7 to
+// 11 times as long: itself, three or six in base64 and one in hexadecimal digits.
+func TestRedactorIsSmall(t *testing.T) {
+	const most = 16
+	credential := credentialOf(longest)
+	r := redact.New(credential)
+	if got := r.Line(credential, 100); got != "[redacted]" {
+		t.Fatalf("the credential is left: %q", got)
+	}
+	with := heap()
+	runtime.KeepAlive(r)
+	r = nil
+	if kept := int64(with) - int64(heap()); kept > most*longest {
+		t.Errorf("a redactor keeps %d KiB for a credential of %d KiB, want at most %d times as much", kept>>10, longest>>10, most)
+	}
+	runtime.KeepAlive(credential)
+}
+
+// heap returns the size of the heap without garbage, in bytes.
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC() // the first one may still leave what a finalizer or a pool holds
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// TestPartsOfALongCredential has parts of a credential of the greatest length in messages: 12 bytes give it away.
+func TestPartsOfALongCredential(t *testing.T) {
+	credential := credentialOf(longest)
+	r := redact.New(credential)
+	const step = 509
+	var parts []string
+	for at := 0; at+12 <= longest; at += step {
+		parts = append(parts, credential[at:at+12])
+	}
+	parts = append(parts, credential[longest-12:])
+	digits := hex.EncodeToString([]byte(credential))
+	encoded := base64.StdEncoding.EncodeToString([]byte("Bearer " + credential))
+	for name, write := range map[string]func(i int, part string) string{
+		"as it is":     func(_ int, part string) string { return part },
+		"upper case":   func(_ int, part string) string { return strings.ToUpper(part) },
+		"white space":  func(_ int, part string) string { return part[:5] + " \u200b" + part[5:] },
+		"URL":          func(_ int, part string) string { return unicodes(part, "%%%02x") },
+		"JSON in HTML": func(_ int, part string) string { return unicodes(unicodes(part, `\u%04x`), "&#%d;") },
+		"hexadecimal":  func(i int, _ string) string { return digits[i*step : i*step+12] },
+		"base64":       func(i int, _ string) string { return encoded[12+i*step : 12+i*step+12] },
+	} {
+		for i, part := range parts {
+			if text := write(i, part); r.Line("<"+text+">", 1000) != "<[redacted]>" {
+				t.Errorf("%s: %q of the credential, byte %d, is left: %q", name, text, i*step, r.Line("<"+text+">", 1000))
+			}
+		}
+	}
+	const less = 11
+	for at := 0; at+less <= longest; at += 997 {
+		if text := "<" + credential[at:at+less] + ">"; r.Line(text, 1000) != text {
+			t.Errorf("%q is less than a part, and became %q", text, r.Line(text, 1000))
+		}
+	}
+	// Parts that touch are one, and those that do not stay apart.
+	if got := r.Line(credential[100:140]+credential[100:140]+"-"+credential[9000:9012], 1000); got != "[redacted]-[redacted]" {
+		t.Errorf("of three parts %q is left", got)
+	}
+}
+
+// TestRepeatingLongCredential has a credential and a message that repeat one letter: all their windows are the same.
+func TestRepeatingLongCredential(t *testing.T) {
+	r := redact.New(strings.Repeat("a", longest))
+	if got := r.Line(strings.Repeat("a", longest), 1000); got != "[redacted]" {
+		t.Errorf("%q is left", got)
+	}
+}
+
+func BenchmarkNew(b *testing.B) {
+	for name, size := range map[string]int{"64 B": 64, "1 KiB": 1 << 10, "16 KiB": longest} {
+		b.Run(name, func(b *testing.B) {
+			credential := credentialOf(size)
+			b.ReportAllocs()
+			for b.Loop() {
+				_ = redact.New(credential) // how long it takes is the question
+			}
+		})
+	}
+}
+
+func BenchmarkLine(b *testing.B) {
+	for name, text := range map[string]string{"short": "the endpoint answered with an error", "long": strings.Repeat(`{"a":"b\u0026c"} `, 1000)} {
+		for kind, size := range map[string]int{"64 B": 64, "1 KiB": 1 << 10, "16 KiB": longest} {
+			b.Run(name+"/"+kind, func(b *testing.B) {
+				r := redact.New(credentialOf(size))
+				b.ReportAllocs()
+				for b.Loop() {
+					_ = r.Line(text, 300) // how long it takes is the question
+				}
+			})
+		}
+	}
+}

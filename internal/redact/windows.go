@@ -1,0 +1,57 @@
+package redact
+
+import (
+	"bytes"
+	"hash/maphash"
+)
+
+// windows are the windows of a text, each of them once, in a hash table with open addressing. It is made for one message, which is
+// short: a table of the windows of all forms would be some 400 times as large as the credentials, for as long as they are known.
+type windows struct {
+	text []byte
+	seed maphash.Seed // a new one each time, so that no text can be made whose windows collide
+	// slots hold 0 or the first place of a window, counted from 1. It is negative once the window is marked.
+	slots []int32
+}
+
+func newWindows(text []byte) *windows {
+	size := 2
+	for size < 2*len(text) {
+		size *= 2
+	}
+	w := &windows{text: text, seed: maphash.MakeSeed(), slots: make([]int32, size)}
+	for i := range len(text) - window + 1 {
+		if slot := w.slot(text[i : i+window]); *slot == 0 {
+			*slot = int32(i + 1) //nolint:gosec // because no message is as long as 2 GiB
+		}
+	}
+	return w
+}
+
+// slot returns the slot that a window has, or would have.
+func (w *windows) slot(of []byte) *int32 {
+	last := uint64(len(w.slots) - 1)
+	for i := maphash.Bytes(w.seed, of); ; i++ {
+		slot := &w.slots[i&last]
+		at := max(*slot, -*slot)
+		if at == 0 || bytes.Equal(w.text[at-1:at-1+window], of) {
+			return slot
+		}
+	}
+}
+
+// mark marks the windows that a form has, too. It reports whether there are any.
+func (w *windows) mark(form []byte) bool {
+	found := false
+	for i := range len(form) - window + 1 {
+		slot := w.slot(form[i : i+window])
+		if *slot > 0 {
+			*slot = -*slot
+		}
+		found = found || *slot < 0
+	}
+	return found
+}
+
+// marked reports whether the window at a place of the text is marked.
+func (w *windows) marked(at int) bool { return *w.slot(w.text[at : at+window]) < 0 }
