@@ -22,7 +22,7 @@ func newWindows(text []byte) *windows {
 	w := &windows{text: text, seed: maphash.MakeSeed(), slots: make([]int32, size)}
 	for i := range len(text) - window + 1 {
 		if slot := w.slot(text[i : i+window]); *slot == 0 {
-			*slot = int32(i + 1) //nolint:gosec // because no message is as long as 2 GiB
+			*slot = int32(i + 1)
 		}
 	}
 	return w
@@ -30,7 +30,7 @@ func newWindows(text []byte) *windows {
 
 // slot returns the slot that a window has, or would have.
 func (w *windows) slot(of []byte) *int32 {
-	last := uint64(len(w.slots) - 1)
+	last := uint64(len(w.slots) - 1) //nolint:gosec // because a length is not negative
 	for i := maphash.Bytes(w.seed, of); ; i++ {
 		slot := &w.slots[i&last]
 		at := max(*slot, -*slot)
